@@ -1,0 +1,1 @@
+"""The arithmetic: op signatures in `base`, one package per backend."""

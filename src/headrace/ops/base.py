@@ -1,0 +1,147 @@
+"""The ops that models and sampling are written in: their signatures, shapes and meaning.
+
+A tensor is opaque here: each backend has its own kind and only it looks inside. Shapes are written
+[tokens, heads, dim]; tokens of all segments of a step lie flat behind one another. Every fast backend is compared
+with `ops/reference`, whose results are the specification.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+Tensor = Any
+Weight = Any
+"""A weight as the backend keeps it (packed, quantized), made once at load."""
+KVCache = Any
+"""One layer's paged keys and values; its page layout belongs to the backend."""
+Ints = NDArray[np.int32]
+Floats = NDArray[np.float32]
+Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+
+
+class StepInputs(NamedTuple):
+    """One step as flat arrays, views of buffers sized at start; the model reads nothing else.
+
+    S segments, T tokens, B the widest block table of the step. Segment i's tokens lie at
+    [query_starts[i], query_starts[i + 1]); they see keys [0, context_lens[i]), each no later than itself.
+    """
+
+    token_ids: Ints
+    """[T]"""
+    positions: Ints
+    """[T]"""
+    slots: NDArray[np.int64]
+    """[T] block_id × block_size + offset, where each token's key and value go; −1 writes nothing."""
+    query_starts: Ints
+    """[S + 1]"""
+    context_lens: Ints
+    """[S] keys visible to the segment's last token, this step's included."""
+    block_tables: Ints
+    """[S, B] block ids in order of position, padded with the null block."""
+
+
+class SamplingInputs(NamedTuple):
+    """What one sampled row asks for, R rows; arrays of the worker's rows gathered for this step."""
+
+    temperature: Floats
+    """[R] 0 is greedy"""
+    top_p: Floats
+    top_k: Ints
+    """[R] 0 is off"""
+    min_p: Floats
+    seeds: NDArray[np.uint64]
+    """[R] key of the draws"""
+    choices: Ints
+    positions: Ints
+    """[R] position of the token that is drawn"""
+
+
+class Logprobs(NamedTuple):
+    """K alternatives of R rows, by falling probability, ties by lowest id."""
+
+    token_logprobs: Floats
+    """[R]"""
+    ranks: Ints
+    """[R] from 1"""
+    top_ids: Ints
+    """[R, K]"""
+    top_logprobs: Floats
+    """[R, K]"""
+    sum_smaller_probs: Floats
+    """[R]"""
+    token_confidence: Floats
+    """[R]"""
+
+
+class Ops(Protocol):
+    """One backend. Activations have `dtype`; logits and everything about sampling are fp32."""
+
+    dtype: str
+
+    def weight(self, array: NDArray[Any]) -> Weight:
+        """Takes a matrix [out, in] or vector; float32, or bfloat16 held as uint16. Not kept twice."""
+
+    def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> KVCache:
+        """Zeroed pages for one layer."""
+
+    def zero_blocks(self, cache: KVCache, block_ids: Sequence[int]) -> None: ...
+
+    def embed(self, token_ids: Ints, table: Weight) -> Tensor:
+        """[T], [vocab, hidden] → [T, hidden]"""
+
+    def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
+        """[T, in], [out, in], [out] → [T, out]"""
+
+    def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
+        """[…, dim] → […, dim], the mean square in fp32"""
+
+    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Weight, eps: float) -> tuple[Tensor, Tensor]:
+        """residual += x; gives (rms_norm(residual), residual), both [T, hidden]"""
+
+    def add(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+    def glu(self, gate_up: Tensor, activation: Activation) -> Tensor:
+        """[T, 2 × inner] → activation(first half) × second half, [T, inner]"""
+
+    def split_heads(self, x: Tensor, sizes: Sequence[int], head_dim: int) -> tuple[Tensor, ...]:
+        """[T, sum(sizes) × head_dim] → one [T, size, head_dim] per size"""
+
+    def rotate(self, x: Tensor, positions: Ints, table: Weight) -> Tensor:
+        """Half-split rotation of [T, heads, dim] by table [max positions, rotated dims] (cosines, then sines), in fp32."""
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        cache: KVCache,
+        inputs: StepInputs,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> Tensor:
+        """Writes k and v [T, kv_heads, dim] to `inputs.slots`, then each query [T, heads, dim] attends to the cached
+        keys of its own sequence up to its own position → [T, heads × dim]. K and V are always read back from the cache."""
+
+    def gather(self, x: Tensor, rows: Ints) -> Tensor:
+        """[T, hidden], [R] → [R, hidden]"""
+
+    def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
+        """[R, hidden], [vocab, hidden] → fp32 [R, vocab]"""
+
+    def to_numpy(self, x: Tensor) -> Floats:
+        """fp32 copy or view on the host."""
+
+    def sample(self, logits: Tensor, inputs: SamplingInputs) -> Ints:
+        """Processed logits [R, vocab] → [R] token ids: argmax if temperature is 0 (ties to the lowest id), else
+        temperature → min_p → top_k (keeps ties) → top_p (keeps one) → argmax(log p + keyed Gumbel noise)."""
+
+    def logprobs(self, logits: Tensor, token_ids: Ints, num_top: int) -> Logprobs:
+        """[R, vocab], [R] → log-softmax at the tokens and at the `num_top` most likely ones."""
+
+    def finite_rows(self, logits: Tensor) -> NDArray[np.bool_]:
+        """[R, vocab] → [R], whether a row holds no NaN and no +inf and is not all −inf"""

@@ -1,0 +1,1 @@
+"""The vocabulary every layer shares: values and errors, standard library only."""

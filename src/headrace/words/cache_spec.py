@@ -1,0 +1,47 @@
+"""What a layer must remember between steps. Models declare these; the cache manager and the worker provide them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKV:
+    """Keys and values of every token, in blocks: per block 2 × [block_size, num_heads, head_dim] of `dtype`."""
+
+    num_heads: int
+    head_dim: int
+    dtype: str
+    window: int | None = None
+    """Attend only to the last `window` tokens; None means all."""
+
+    def bytes_per_token(self) -> int:
+        return 2 * self.num_heads * self.head_dim * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class PagedLatent:
+    """One latent vector per token, in blocks: [block_size, dim] of `dtype` (multi-head latent attention)."""
+
+    dim: int
+    dtype: str
+
+    def bytes_per_token(self) -> int:
+        return self.dim * ITEM_BYTES[self.dtype]
+
+
+@dataclass(frozen=True, slots=True)
+class RowState:
+    """State of fixed size per sequence, held in a state slot (linear attention, convolution tails)."""
+
+    shapes: tuple[tuple[int, ...], ...]
+    dtype: str
+
+
+CacheSpec = PagedKV | PagedLatent | RowState
+ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+
+
+def bytes_per_token(specs: tuple[CacheSpec | None, ...]) -> int:
+    """Bytes that one token takes in all paged caches of a model."""
+    return sum(spec.bytes_per_token() for spec in specs if isinstance(spec, PagedKV | PagedLatent))
