@@ -1,0 +1,102 @@
+"""What one segment's result means for its sequence: tokens taken one by one, each checked for the end."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from headrace.schedule.sequence import Sequence
+from headrace.words.config import SchedulerConfig
+from headrace.words.outputs import Finish, FinishReason, TokenLogprobs
+from headrace.words.plan import Emits, RowResult, Segment
+
+
+class Outcome(NamedTuple):
+    """What a sequence's event carries, and its end if it ended."""
+
+    token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprobs, ...] = ()
+    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
+    finish: Finish | None = None
+    where: str = ""
+    num_accepted: int = 0
+    is_pooled: bool = False
+    is_poisoned: bool = False
+
+
+def judge(seq: Sequence, segment: Segment, row: RowResult | None, config: SchedulerConfig) -> Outcome | None:
+    """Applies a result of the current epoch to its sequence. None when nobody has to hear of it."""
+    if segment.emits is Emits.NOTHING and not (row and row.failure):
+        return None
+    if row is None:
+        return _failed("the worker gave no result for this request")
+    if row.failure is not None:
+        return _failed(row.failure)
+    if segment.emits is Emits.HIDDEN:
+        return _pool(seq, segment, row)
+    scored = _score(seq, segment, row)
+    if segment.start + segment.length - segment.num_drafts < len(seq.tokens):
+        return Outcome(prompt_logprobs=scored) if scored else None
+    if not seq.request.max_tokens:
+        finish = Finish(FinishReason.LENGTH_CAPPED)
+        return Outcome(prompt_logprobs=scored, finish=finish, where="commit: prompt scored")
+    return _append(seq, segment, row, config)._replace(prompt_logprobs=scored)
+
+
+def _failed(detail: str) -> Outcome:
+    finish = Finish(FinishReason.FAILED, None, detail)
+    return Outcome(finish=finish, where="commit: this row failed", is_poisoned=True)
+
+
+def _pool(seq: Sequence, segment: Segment, row: RowResult) -> Outcome | None:
+    """Adds a segment's hidden state; the last one ends the request with the vector and no tokens."""
+    assert row.hidden is not None and seq.request.pooling is not None
+    seq.pooled = list(row.hidden) if seq.pooled is None else [a + b for a, b in zip(seq.pooled, row.hidden, strict=True)]
+    if segment.start + segment.length < len(seq.tokens):
+        return None
+    if seq.request.pooling.pooling == "mean":
+        seq.pooled = [value / len(seq.tokens) for value in seq.pooled]
+    return Outcome(finish=Finish(FinishReason.LENGTH_CAPPED), where="commit: prompt pooled", is_pooled=True)
+
+
+def _score(seq: Sequence, segment: Segment, row: RowResult) -> tuple[TokenLogprobs, ...]:
+    """New prompt logprobs; what a preempted sequence computes again is not told again."""
+    if segment.emits is not Emits.LOGPROBS:
+        return ()
+    new = row.prompt_logprobs[len(seq.prompt_logprobs) - segment.start :]
+    seq.prompt_logprobs.extend(new)
+    return new
+
+
+def _append(seq: Sequence, segment: Segment, row: RowResult, config: SchedulerConfig) -> Outcome:
+    """Accepted drafts, then the drawn token, one by one; what follows an end is dropped."""
+    assert 0 <= row.num_accepted <= segment.num_drafts and len(row.token_ids) == row.num_accepted + 1
+    seq.pending -= 1 + segment.num_drafts
+    seq.num_computed -= segment.num_drafts - row.num_accepted
+    taken, finish, where = 0, None, ""
+    for token_id in row.token_ids:
+        seq.tokens.append(token_id)
+        taken += 1
+        if (end := _end(seq, token_id, config)) is not None:
+            finish, where = end
+            break
+    return Outcome(row.token_ids[:taken], row.logprobs[:taken], (), finish, where, row.num_accepted)
+
+
+def _end(seq: Sequence, token_id: int, config: SchedulerConfig) -> tuple[Finish, str] | None:
+    """Whether the token just appended ends the sequence; a stop wins over the length on the same token."""
+    sampling = seq.request.sampling
+    assert sampling is not None
+    num_outputs = seq.num_output_tokens
+    may_stop = num_outputs >= sampling.min_tokens
+    if may_stop and not sampling.ignore_eos and token_id in config.eos_token_ids:
+        return Finish(FinishReason.STOPPED), "commit: end-of-sequence token"
+    if may_stop and token_id in sampling.stop_token_ids:
+        return Finish(FinishReason.STOPPED, token_id), "commit: stop token"
+    if seq.matcher is not None and (stop := seq.matcher.push(token_id, may_stop)) is not None:
+        return Finish(FinishReason.STOPPED, stop), "commit: stop string"
+    if num_outputs >= sampling.max_tokens:
+        return Finish(FinishReason.LENGTH_CAPPED, None, f"max_tokens ({sampling.max_tokens}) reached"), "commit: max_tokens"
+    if len(seq.tokens) >= config.max_model_len:
+        detail = f"max_model_len ({config.max_model_len}) reached"
+        return Finish(FinishReason.LENGTH_CAPPED, None, detail), "commit: max_model_len"
+    return None
