@@ -62,6 +62,10 @@ class CacheManager:
         seq.num_computed = len(hits) * self.block_size
         return True
 
+    def has_room(self, seq: Sequence, num_tokens: int) -> bool:
+        """Whether `grow` would succeed."""
+        return self.blocks_for(num_tokens) - len(seq.block_ids) <= self.pool.num_free
+
     def grow(self, seq: Sequence, num_tokens: int) -> tuple[int, ...] | None:
         """New blocks so that `num_tokens` positions have a place; None, and nothing taken, when the pool is short."""
         num_new = self.blocks_for(num_tokens) - len(seq.block_ids)
@@ -81,7 +85,8 @@ class CacheManager:
             return
         published = self._published.setdefault(seq.last_step, [])
         for i in range(len(entries), full):
-            key = Key(entries[-1] if entries else ROOT, tuple(tokens[i * size : (i + 1) * size]), extra_keys(seq, i, size))
+            ids = tuple(tokens[i * size : (i + 1) * size])
+            key = Key(entries[-1] if entries else ROOT, ids, extra_keys(seq, i, size))
             entry, is_new = self.index.publish(key, seq.block_ids[i])
             entries.append(entry)
             if is_new:
@@ -104,7 +109,7 @@ class CacheManager:
         seq.num_computed = 0
 
     def condemn(self, seq: Sequence) -> None:
-        """The sequence's blocks may hold values that are not finite: nobody may hit them, and they are zeroed when reused."""
+        """The sequence's blocks may hold values that are not finite: nobody hits them, they are zeroed when reused."""
         for block_id in seq.block_ids:
             self.pool.unpublish(block_id)
         self.pool.soil(seq.block_ids)

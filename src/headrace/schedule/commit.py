@@ -19,26 +19,26 @@ class Outcome(NamedTuple):
     finish: Finish | None = None
     where: str = ""
     num_accepted: int = 0
-    is_pooled: bool = False
+    pooled: tuple[float, ...] | None = None
     is_poisoned: bool = False
 
 
 def judge(seq: Sequence, segment: Segment, row: RowResult | None, config: SchedulerConfig) -> Outcome | None:
     """Applies a result of the current epoch to its sequence. None when nobody has to hear of it."""
-    if segment.emits is Emits.NOTHING and not (row and row.failure):
-        return None
-    if row is None:
-        return _failed("the worker gave no result for this request")
-    if row.failure is not None:
+    if row is not None and row.failure is not None:
         return _failed(row.failure)
-    if segment.emits is Emits.HIDDEN:
-        return _pool(seq, segment, row)
+    ends_known = segment.start + segment.length - segment.num_drafts >= len(seq.tokens)
+    if segment.emits is not Emits.NOTHING and row is None:
+        return _failed("the worker gave no result for this request")
+    if seq.request.pooling is not None:
+        return _pool(seq, row, ends_known)
     scored = _score(seq, segment, row)
-    if segment.start + segment.length - segment.num_drafts < len(seq.tokens):
+    if not ends_known:
         return Outcome(prompt_logprobs=scored) if scored else None
     if not seq.request.max_tokens:
         finish = Finish(FinishReason.LENGTH_CAPPED)
         return Outcome(prompt_logprobs=scored, finish=finish, where="commit: prompt scored")
+    assert row is not None
     return _append(seq, segment, row, config)._replace(prompt_logprobs=scored)
 
 
@@ -47,20 +47,24 @@ def _failed(detail: str) -> Outcome:
     return Outcome(finish=finish, where="commit: this row failed", is_poisoned=True)
 
 
-def _pool(seq: Sequence, segment: Segment, row: RowResult) -> Outcome | None:
+def _pool(seq: Sequence, row: RowResult | None, ends_known: bool) -> Outcome | None:
     """Adds a segment's hidden state; the last one ends the request with the vector and no tokens."""
-    assert row.hidden is not None and seq.request.pooling is not None
-    seq.pooled = list(row.hidden) if seq.pooled is None else [a + b for a, b in zip(seq.pooled, row.hidden, strict=True)]
-    if segment.start + segment.length < len(seq.tokens):
+    assert seq.request.pooling is not None
+    if row is None:
         return None
-    if seq.request.pooling.pooling == "mean":
-        seq.pooled = [value / len(seq.tokens) for value in seq.pooled]
-    return Outcome(finish=Finish(FinishReason.LENGTH_CAPPED), where="commit: prompt pooled", is_pooled=True)
+    assert row.hidden is not None
+    sums = seq.pooled or [0.0] * len(row.hidden)
+    seq.pooled = [a + b for a, b in zip(sums, row.hidden, strict=True)]
+    if not ends_known:
+        return None
+    count = len(seq.tokens) if seq.request.pooling.pooling == "mean" else 1
+    pooled = tuple(value / count for value in seq.pooled)
+    return Outcome(finish=Finish(FinishReason.LENGTH_CAPPED), where="commit: prompt pooled", pooled=pooled)
 
 
-def _score(seq: Sequence, segment: Segment, row: RowResult) -> tuple[TokenLogprobs, ...]:
+def _score(seq: Sequence, segment: Segment, row: RowResult | None) -> tuple[TokenLogprobs, ...]:
     """New prompt logprobs; what a preempted sequence computes again is not told again."""
-    if segment.emits is not Emits.LOGPROBS:
+    if segment.emits is not Emits.LOGPROBS or row is None:
         return ()
     new = row.prompt_logprobs[len(seq.prompt_logprobs) - segment.start :]
     seq.prompt_logprobs.extend(new)
@@ -95,7 +99,8 @@ def _end(seq: Sequence, token_id: int, config: SchedulerConfig) -> tuple[Finish,
     if seq.matcher is not None and (stop := seq.matcher.push(token_id, may_stop)) is not None:
         return Finish(FinishReason.STOPPED, stop), "commit: stop string"
     if num_outputs >= sampling.max_tokens:
-        return Finish(FinishReason.LENGTH_CAPPED, None, f"max_tokens ({sampling.max_tokens}) reached"), "commit: max_tokens"
+        detail = f"max_tokens ({sampling.max_tokens}) reached"
+        return Finish(FinishReason.LENGTH_CAPPED, None, detail), "commit: max_tokens"
     if len(seq.tokens) >= config.max_model_len:
         detail = f"max_model_len ({config.max_model_len}) reached"
         return Finish(FinishReason.LENGTH_CAPPED, None, detail), "commit: max_model_len"

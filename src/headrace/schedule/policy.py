@@ -60,7 +60,7 @@ def gate_reason(gate: str) -> FinishReason:
 
 
 def chunk_length(seq: Sequence, budget: int) -> int:
-    """How many positions of `seq` a step with `budget` tokens left computes; an atomic span is taken whole or not at all."""
+    """Positions of `seq` that a step with `budget` tokens left computes; an atomic span goes whole or not at all."""
     start = seq.num_computed
     end = start + min(budget, seq.num_uncomputed)
     for span in seq.request.spans:
@@ -71,8 +71,8 @@ def chunk_length(seq: Sequence, budget: int) -> int:
 
 @dataclass(slots=True)
 class AttemptPoints:
-    """When the `attempt` policy tries prefill: nothing decodes, enough waits, the wait is long in steps or seconds, or a
-    prompt is half done. Both bounds count from the moment when somebody waits and no attempt is made."""
+    """When the `attempt` policy tries prefill: nothing decodes, enough waits, the wait is long in steps or seconds, or
+    a prompt is half done. Both bounds count from the moment when somebody waits and no attempt is made."""
 
     max_steps: int
     max_wait_s: float
@@ -80,7 +80,9 @@ class AttemptPoints:
     steps: int = 0
     since_s: float | None = None
 
-    def is_due(self, now_s: float, num_waiting: int, waiting_tokens: int, num_decoding: int, num_prefilling: int) -> bool:
+    def is_due(
+        self, now_s: float, num_waiting: int, waiting_tokens: int, num_decoding: int, num_prefilling: int
+    ) -> bool:
         """Decides for this step and remembers the decision."""
         if num_waiting and self.since_s is None:
             self.since_s = now_s

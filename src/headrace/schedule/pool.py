@@ -94,6 +94,10 @@ class BlockPool:
         """Ends a lease; ending one twice is no error."""
         self.drop(self._leases.pop(holder, ()))
 
+    @property
+    def has_leases(self) -> bool:
+        return bool(self._leases)
+
     def leased(self) -> list[int]:
         return [block_id for blocks in self._leases.values() for block_id in blocks]
 

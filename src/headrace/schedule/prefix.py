@@ -1,4 +1,4 @@
-"""The prefix cache's index: an exact trie over blocks of token ids. Nothing is hashed into a digest, nothing to verify."""
+"""The prefix cache's index: an exact trie over blocks of token ids; no digests, so nothing to verify."""
 
 from __future__ import annotations
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
+from headrace.schedule.sequence import Sequence
 from headrace.words.outputs import FinishReason
 
 
@@ -39,3 +40,25 @@ class SchedulerStats:
     @property
     def cache_usage(self) -> float:
         return self.num_used_blocks / self.num_blocks if self.num_blocks else 0.0
+
+    def count_lookup(self, seq: Sequence) -> None:
+        """An admission: the cached positions of the sequence are reached without computing them."""
+        if seq.request.reads_cache:
+            self.prefix_queries += len(seq.tokens)
+        self.cached_tokens += seq.num_computed
+        self._reach(seq, 0, seq.num_computed)
+
+    def count_segment(self, seq: Sequence, length: int, num_drafts: int) -> None:
+        """The next `length` positions are going to be computed."""
+        start = seq.num_computed
+        self.draft_tokens += num_drafts
+        if start < seq.num_prompt_tokens or start < seq.high_water:
+            self.computed_prefill_tokens += self._reach(seq, start, start + length)
+
+    def _reach(self, seq: Sequence, start: int, end: int) -> int:
+        """Counts positions [start, end) as prompt tokens reached first, or as tokens reached again; gives their sum."""
+        again = max(0, min(end, seq.high_water) - start)
+        first = max(0, min(end, seq.num_prompt_tokens) - max(start, seq.high_water))
+        self.recomputed_tokens += again
+        self.prompt_tokens += first
+        return again + first
