@@ -1,4 +1,4 @@
-"""What must hold after every event (LIFECYCLE.md section 7), as checks of a scheduler's books. For tests and debug mode."""
+"""What must hold after every event (LIFECYCLE section 7): checks of a scheduler's books, for tests and debug mode."""
 
 from __future__ import annotations
 
@@ -27,7 +27,8 @@ def check_blocks(scheduler: Scheduler) -> None:
     held = Counter(block for seq in scheduler.live() for block in seq.block_ids)
     held.update(pool.leased())
     for block in range(pool.num_blocks):
-        assert pool.refs[block] == held[block] >= 0, f"I1: block {block} has {pool.refs[block]} references, {held[block]} holders"
+        refs = pool.refs[block]
+        assert refs == held[block] >= 0, f"I1: block {block} has {refs} references and {held[block]} holders"
     blank, cached = pool.free_ids()
     free = blank + cached
     assert len(set(free)) == len(free), "I2: a block is free twice"
@@ -50,7 +51,8 @@ def check_sharing(scheduler: Scheduler) -> None:
                 assert first_i == i, "I3: a block is twice in one table"
                 continue
             end = (i + 1) * size
-            assert first_i == i and len(seq.tokens) >= end and first.tokens[:end] == seq.tokens[:end], "I3: unequal prefix"
+            assert first_i == i and len(seq.tokens) >= end, "I3: shared at different places"
+            assert first.tokens[:end] == seq.tokens[:end], "I3: shared by unequal prefixes"
             assert all(extra_keys(seq, j, size) == extra_keys(first, j, size) for j in range(i + 1)), "I3: unequal keys"
 
 

@@ -139,7 +139,7 @@ class Scheduler:
         )
 
     def _extend(self, draft: PlanDraft, order: list[Sequence], keep: list[Sequence]) -> None:
-        """One token for each decode, chunks of prompts from what the decodes leave. The last of `keep` is the victim."""
+        """One token for each decode, prompt chunks from what the decodes leave. The last of `keep` is the victim."""
         num_decodes = sum(seq.num_uncomputed == 1 for seq in order)
         for seq in order:
             need = seq.num_uncomputed
