@@ -3,17 +3,27 @@ TORCH ?= torch==2.13.0
 MODEL ?= smollm2-135m
 PROMPT ?= Explain in three sentences how a water mill works.
 WORKERS ?= 2
+FUZZ_EVENTS ?= 300000
 
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install
 
+ifndef HEADRACE_SHARED_DATA
 ifneq ($(wildcard ../shared/data),)
-export HEADRACE_SHARED_DATA ?= $(abspath ../shared/data)
+export HEADRACE_SHARED_DATA := $(abspath ../shared/data)
+endif
 endif
 
-.PHONY: demo test check clean
-.DEFAULT_GOAL := check
+.PHONY: help demo test check docs fuzz clean
+
+help:
+	@echo "make demo    install into $(VENV), fetch the default model, generate"
+	@echo "make test    install with the development tools, run every test"
+	@echo "make check   lint, types, import rules, budgets, generated docs"
+	@echo "make docs    write the generated docs again"
+	@echo "make fuzz    look for $(FUZZ_EVENTS) scheduler events that break an invariant"
+	@echo "make clean   remove $(VENV) and all caches"
 
 demo: $(VENV)/.runs
 	$(BIN)/headrace generate --model $(MODEL) "$(PROMPT)"
@@ -23,6 +33,19 @@ test: $(VENV)/.develops
 
 check: $(VENV)/.develops
 	$(BIN)/ruff check
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-logo
+	$(BIN)/python tools/imports.py
+	$(BIN)/python tools/budgets.py
+	$(BIN)/python tools/gen_docs.py --check
+	$(BIN)/python tools/trace_table.py --check
+
+docs: $(VENV)/.develops
+	$(BIN)/python tools/gen_docs.py
+	$(BIN)/python tools/trace_table.py
+
+fuzz: $(VENV)/.develops
+	HEADRACE_FUZZ_EVENTS=$(FUZZ_EVENTS) $(BIN)/python -m pytest tests/schedule --timeout 0
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
@@ -31,10 +54,10 @@ clean:
 $(BIN)/python:
 	python3 -m venv $(VENV)
 
-$(VENV)/.runs: $(BIN)/python pyproject.toml
-	$(PIP) "$(TORCH)" -e ".[torch]"
-	touch $@
+$(VENV)/.runs: pyproject.toml | $(BIN)/python
+	$(INSTALL) "$(TORCH)" -e ".[torch]"
+	@touch $@
 
-$(VENV)/.develops: $(BIN)/python pyproject.toml
-	$(PIP) "$(TORCH)" -e ".[torch,dev]"
-	touch $@ $(VENV)/.runs
+$(VENV)/.develops: pyproject.toml | $(BIN)/python
+	$(INSTALL) "$(TORCH)" -e ".[torch,dev]"
+	@touch $@ $(VENV)/.runs
