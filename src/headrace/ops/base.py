@@ -50,34 +50,83 @@ class SamplingInputs(NamedTuple):
     temperature: Floats
     """[R] 0 is greedy"""
     top_p: Floats
+    """[R] 1 is off"""
     top_k: Ints
     """[R] 0 is off"""
     min_p: Floats
+    """[R] 0 is off"""
     seeds: NDArray[np.uint64]
     """[R] key of the draws"""
     choices: Ints
+    """[R] index of the continuation among its request's n"""
     positions: Ints
     """[R] position of the token that is drawn"""
 
 
+class Penalties(NamedTuple):
+    """Strengths of R rows."""
+
+    repetition: Floats
+    """[R] 1 is off"""
+    frequency: Floats
+    """[R] 0 is off"""
+    presence: Floats
+    """[R] 0 is off"""
+
+
 class Logprobs(NamedTuple):
-    """K alternatives of R rows, by falling probability, ties by lowest id."""
+    """Log-probabilities of R rows' tokens and of K alternatives each, by falling probability, ties by lowest id."""
 
     token_logprobs: Floats
     """[R]"""
     ranks: Ints
-    """[R] from 1"""
+    """[R] place of the token among all, from 1"""
+    sum_smaller_probs: Floats
+    """[R] mass of the tokens less likely than the token"""
     top_ids: Ints
     """[R, K]"""
     top_logprobs: Floats
     """[R, K]"""
-    sum_smaller_probs: Floats
-    """[R]"""
-    token_confidence: Floats
-    """[R]"""
 
 
-class Ops(Protocol):
+class SamplingOps(Protocol):
+    """From logits to tokens. Logits are fp32 [R, vocab]; `rows` and `token_ids` [N] name N single entries of them.
+
+    What edits logits does so in place. −inf is a forbidden token.
+    """
+
+    def finite_rows(self, logits: Tensor) -> NDArray[np.bool_]:
+        """[R], whether a row holds no NaN and no +inf and is not all −inf"""
+
+    def keep_tokens(self, logits: Tensor, rows: Ints, token_ids: Ints) -> None:
+        """Forbids, in every row that is named, all tokens that are not named for it."""
+
+    def mask_tokens(self, logits: Tensor, rows: Ints, token_ids: Ints) -> None:
+        """Forbids the named tokens."""
+
+    def mask_bits(self, logits: Tensor, rows: Ints, bits: NDArray[np.uint32]) -> None:
+        """rows [M], bits [M, ceil(vocab / 32)]: forbids token 32·w + i where bit i of word w is 0."""
+
+    def add_bias(self, logits: Tensor, rows: Ints, token_ids: Ints, bias: Floats) -> None:
+        """Adds bias [N] to the named entries, each named once."""
+
+    def penalize(self, logits: Tensor, rows: Ints, token_ids: Ints, counts: Ints, penalties: Penalties) -> None:
+        """Names every token of a row's text once; `counts` [N] says how often the output holds it (0: prompt only).
+        Repetition divides a positive logit and multiplies another; then, where the count is above 0, frequency × count
+        and after it presence are taken off."""
+
+    def sample(self, logits: Tensor, inputs: SamplingInputs) -> Ints:
+        """[R] token ids: argmax if temperature is 0 (ties to the lowest id), else temperature → min_p → top_k (keeps
+        ties) → top_p (keeps one) → argmax(log p + keyed Gumbel noise). Every row holds a finite value."""
+
+    def truncate(self, logits: Tensor, inputs: SamplingInputs) -> Tensor:
+        """New logits whose softmax is what `sample` draws from; greedy rows stay as they are."""
+
+    def logprobs(self, logits: Tensor, token_ids: Ints, num_top: int) -> Logprobs:
+        """[R] → log-softmax at the tokens and at the `num_top` most likely ones of each row."""
+
+
+class Ops(SamplingOps, Protocol):
     """One backend. Activations have `dtype`; logits and everything about sampling are fp32."""
 
     dtype: str
@@ -128,20 +177,10 @@ class Ops(Protocol):
         keys of its own sequence up to its own position → [T, heads × dim]. K and V are always read back from the cache."""
 
     def gather(self, x: Tensor, rows: Ints) -> Tensor:
-        """[T, hidden], [R] → [R, hidden]"""
+        """[T, width], [R] → a copy of these rows, [R, width]"""
 
     def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
         """[R, hidden], [vocab, hidden] → fp32 [R, vocab]"""
 
     def to_numpy(self, x: Tensor) -> Floats:
         """fp32 copy or view on the host."""
-
-    def sample(self, logits: Tensor, inputs: SamplingInputs) -> Ints:
-        """Processed logits [R, vocab] → [R] token ids: argmax if temperature is 0 (ties to the lowest id), else
-        temperature → min_p → top_k (keeps ties) → top_p (keeps one) → argmax(log p + keyed Gumbel noise)."""
-
-    def logprobs(self, logits: Tensor, token_ids: Ints, num_top: int) -> Logprobs:
-        """[R, vocab], [R] → log-softmax at the tokens and at the `num_top` most likely ones."""
-
-    def finite_rows(self, logits: Tensor) -> NDArray[np.bool_]:
-        """[R, vocab] → [R], whether a row holds no NaN and no +inf and is not all −inf"""
