@@ -147,8 +147,9 @@ class FakeDevice:
     def _sample(self, segment: Segment) -> RowResult:
         row, contexts = self.rows[segment.row], self._contexts[segment.seq_id, segment.epoch]
         result = RowResult(segment.seq_id, segment.epoch)
-        if segment.seq_id in self.poisoned:
+        if segment.seq_id in self.poisoned and segment.start + segment.length >= len(row.tokens):
             self.unclean.update(row.block_ids[row.hit_tokens // self.block_size :])
+            row.tokens.append(EOS)  # a step that is planned already reads some token here; its result is void
             return result._replace(failure="the logits are not finite")
         if segment.emits is Emits.HIDDEN:
             mean = row.admission.pooling.pooling == "mean"

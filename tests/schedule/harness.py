@@ -6,7 +6,7 @@ from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from device import EOS, DeviceFault, FakeDevice, next_token
+from tests.schedule.device import EOS, DeviceFault, FakeDevice, next_token
 
 from headrace.schedule.invariants import check, check_idle
 from headrace.schedule.scheduler import Scheduler
@@ -113,7 +113,7 @@ class Harness:
             result = None if plan.is_empty else self.device.sample(plan)
         except DeviceFault as fault:
             self.scheduler.fail(plan.step, str(fault))
-        if self.overlap:
+        if self.overlap and not plan.has_drafts:
             self._previous = result
         else:
             self._commit(result)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import heapq
+from collections.abc import Iterator
 from enum import Enum
 
 from headrace.schedule.sequence import Sequence, Status
@@ -30,14 +31,12 @@ class Deadlines:
             if timeout_s is not None:
                 heapq.heappush(self._heap, (request.arrival_s + timeout_s, seq.seq_id, limit, seq))
 
-    def due(self, now_s: float) -> list[tuple[Sequence, Limit]]:
-        """Those whose time is over and whose wait is still going on."""
-        over = []
+    def due(self, now_s: float) -> Iterator[tuple[Sequence, Limit]]:
+        """Those whose time is over and whose wait is still going on when it is their turn."""
         while self._heap and self._heap[0][0] <= now_s:
             _, _, limit, seq = heapq.heappop(self._heap)
             if applies(limit, seq):
-                over.append((seq, limit))
-        return over
+                yield seq, limit
 
     def next_s(self) -> float | None:
         while self._heap and not applies(self._heap[0][2], self._heap[0][3]):

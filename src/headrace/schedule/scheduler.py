@@ -93,7 +93,7 @@ class Scheduler:
         self._fill(draft)
         if not draft.segments:
             return draft.seal((), ())
-        plan = draft.seal(tuple(self.roster.retired_rows), self._zero_again + self.cache.take_zero_blocks())
+        plan = draft.seal(tuple(dict.fromkeys(self.roster.retired_rows)), self._zero_again + self.cache.take_zero_blocks())
         self.roster.retired_rows.clear()
         self._zero_again = ()
         self._next_step += 1
@@ -283,6 +283,7 @@ class Scheduler:
             plan = self.in_flight.pop(number)
             self.cache.revoke(number)
             self._zero_again += plan.zero_blocks
+            self.roster.retired_rows.extend(plan.retired_rows)
             for segment in plan.segments:
                 seq = self.roster.sequences.get(segment.seq_id)
                 if seq is not None and seq.epoch == segment.epoch:

@@ -91,6 +91,11 @@ class StepPlan:
     def is_empty(self) -> bool:
         return not self.segments
 
+    @property
+    def has_drafts(self) -> bool:
+        """Such a step is committed before the next one is planned: how many drafts hold is not known before."""
+        return any(segment.num_drafts for segment in self.segments)
+
 
 class RowResult(NamedTuple):
     """What one segment gave. Addressed by (seq_id, epoch), never by position in the batch."""
