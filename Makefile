@@ -35,14 +35,14 @@ check: $(VENV)/.develops
 	$(BIN)/ruff check
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-logo
-	$(BIN)/python tools/imports.py
-	$(BIN)/python tools/budgets.py
-	$(BIN)/python tools/gen_docs.py --check
-	$(BIN)/python tools/trace_table.py --check
+	$(BIN)/python -m tools.imports
+	$(BIN)/python -m tools.budgets
+	$(BIN)/python -m tools.gen_docs --check
+	$(BIN)/python -m tools.trace_table --check
 
 docs: $(VENV)/.develops
-	$(BIN)/python tools/gen_docs.py
-	$(BIN)/python tools/trace_table.py
+	$(BIN)/python -m tools.gen_docs
+	$(BIN)/python -m tools.trace_table
 
 fuzz: $(VENV)/.develops
 	HEADRACE_FUZZ_EVENTS=$(FUZZ_EVENTS) $(BIN)/python -m pytest tests/schedule --timeout 0

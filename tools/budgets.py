@@ -1,6 +1,6 @@
 """Hold the length budgets: functions of at most 60 lines, files of at most 400, C++ files of at most 800.
 
-Usage: python tools/budgets.py [ROOT]. Prints every excess and exits 1 when there is one.
+Usage: python -m tools.budgets [ROOT]. Prints every excess and exits 1 when there is one.
 """
 
 import ast

@@ -1,7 +1,7 @@
 """Hold the import rules that a layer table cannot say: no cycle, few words below, heavy packages in one place.
 
 Every import statement counts: those inside functions and under TYPE_CHECKING too.
-Usage: python tools/imports.py [SOURCE_FOLDER]. Prints every breach and exits 1 when there is one.
+Usage: python -m tools.imports [SOURCE_FOLDER]. Prints every breach and exits 1 when there is one.
 """
 
 import ast

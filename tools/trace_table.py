@@ -1,7 +1,7 @@
 """Write docs/traceability.md: for every row of the design, the tests that carry its behaviour.
 
 A test names its rows with `@pytest.mark.covers("D7", "M3")`, a class or a file (`pytestmark`) likewise; the tests are
-read, not imported. Usage: python tools/trace_table.py [--check [--allow-missing]]. With --check nothing is written; it
+read, not imported. Usage: python -m tools.trace_table [--check [--allow-missing]]. With --check nothing is written; it
 exits 1 when the file is out of step, and, without --allow-missing, when a row in scope has no test.
 """
 
@@ -11,8 +11,6 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from tools.rows import LATER, PARTLY_LATER, TITLES
 
@@ -71,15 +69,21 @@ def marked(parent: ast.AST, place: str) -> Iterator[tuple[str, ast.Call]]:
             yield from marked(node, place)
 
 
+def rows_named(mark: ast.Call) -> tuple[object, ...]:
+    """The marker's arguments: constants, or what can be made of them with `range`. A NameError for anything else."""
+    arguments = ast.fix_missing_locations(ast.Expression(ast.Tuple(mark.args, ast.Load())))
+    return tuple(eval(compile(arguments, "covers", "eval"), {"__builtins__": {"range": range}}))
+
+
 def read_file(path: str, text: str) -> Trace:
     covers, complaints = [], []
     for place, mark in marked(ast.parse(text, path), path):
-        for argument in mark.args or [ast.Constant(None)]:
-            row = argument.value if isinstance(argument, ast.Constant) else None
-            if isinstance(row, str) and row in TITLES:
-                covers.append(Cover(row, place))
-            else:
-                complaints.append(f"{place}: covers({ast.unparse(argument)}) names no row")
+        try:
+            rows = rows_named(mark)
+        except NameError as error:
+            rows = (str(error),)
+        covers += [Cover(str(row), place) for row in rows if row in TITLES]
+        complaints += [f"{place}: covers({row!r}) names no row" for row in rows or ("",) if row not in TITLES]
     return Trace(covers, complaints)
 
 

@@ -25,7 +25,7 @@ DOWNWARDS = {
 
 
 def lint(root: Path, files: dict[str, str]) -> tuple[int, str]:
-    """Exit status and output of import-linter over a package `headrace` of these files, with this project's contracts."""
+    """Exit status and output of import-linter, with this project's contracts, over a package of these files."""
     for name, text in files.items():
         path = root / "headrace" / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -8,7 +8,7 @@ import pytest
 from tools import rows, trace_table
 from tools.trace_table import Cover, Trace
 
-TOOL = Path(trace_table.__file__)
+PROJECT = Path(__file__).resolve().parents[2]
 
 
 def covers(source: str) -> list[Cover]:
@@ -39,6 +39,11 @@ def test_a_marked_function_covers_each_row_it_names():
 )
 def test_markers_are_found_wherever_pytest_allows_them(source, place):
     assert covers(source) == [Cover("I1", place)]
+
+
+def test_rows_may_be_a_run_of_numbers():
+    source = "@pytest.mark.covers('D7', *(f'I{i}' for i in range(1, 4) if i != 2))\ndef test_f(): ...\n"
+    assert [cover.row for cover in covers(source)] == ["D7", "I1", "I3"]
 
 
 @pytest.mark.parametrize("source", ["def test_f(): ...\n", "@covers('I1')\ndef f(): ...\n", "x = 'covers(I1)'\n"])
@@ -75,8 +80,8 @@ def test_a_cell_shows_tests_and_what_waits():
 
 
 def run(root: Path, *options: str) -> tuple[int, str]:
-    command = [sys.executable, str(TOOL), "--root", str(root), *options]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    command = [sys.executable, "-m", "tools.trace_table", "--root", str(root), *options]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=60)
     assert done.stderr == ""
     return done.returncode, done.stdout
 
