@@ -93,7 +93,8 @@ class Scheduler:
         self._fill(draft)
         if not draft.segments:
             return draft.seal((), ())
-        plan = draft.seal(tuple(dict.fromkeys(self.roster.retired_rows)), self._zero_again + self.cache.take_zero_blocks())
+        retired_rows = tuple(dict.fromkeys(self.roster.retired_rows))
+        plan = draft.seal(retired_rows, self._zero_again + self.cache.take_zero_blocks())
         self.roster.retired_rows.clear()
         self._zero_again = ()
         self._next_step += 1

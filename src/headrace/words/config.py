@@ -27,7 +27,7 @@ COMPLETIONS_MAX_TOKENS = 16
 
 @dataclass(frozen=True, slots=True)
 class RopeConfig:
-    """Rotary embedding. `kind`: default, linear, dynamic, yarn, llama3, longrope; `scaling` holds that kind's numbers."""
+    """Rotary embedding. `kind`: default, linear, dynamic, yarn, llama3, longrope; `scaling` holds its numbers."""
 
     theta: float = 10_000.0
     kind: str = "default"
@@ -38,7 +38,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the checkpoint says. `raw` is config.json (or the GGUF metadata in its words) for what one family alone needs."""
+    """What the checkpoint says. `raw` is config.json, or GGUF metadata in its words, for what one family alone needs."""
 
     architecture: str
     vocab_size: int

@@ -31,7 +31,7 @@ class Finish(NamedTuple):
 
 
 class Move(NamedTuple):
-    """One change of status: monotonic seconds, the two statuses (None: not yet there), and the code path that did it."""
+    """One change of status: monotonic seconds, both statuses (None: not added yet), and the code path that did it."""
 
     time_s: float
     source: str | None

@@ -10,7 +10,7 @@ LogprobsMode = Literal["raw", "processed"]
 
 @dataclass(slots=True)
 class SamplingParams:
-    """How to continue a prompt, with vLLM's names. Validated and copied when the request is added; later changes are not seen.
+    """How to continue a prompt, with vLLM's names. Validated and copied when the request is added, never read again.
 
     `temperature` 0 is greedy. `top_k` 0 or −1, `top_p` 1 and `min_p` 0 are off. `max_tokens` None is the room left to
     max_model_len. `logprobs` and `prompt_logprobs` count alternatives beside the token itself, at most 20.
@@ -51,7 +51,7 @@ class SamplingParams:
 
 @dataclass(slots=True)
 class PoolingParams:
-    """One vector for a prompt instead of a continuation. `dimensions` keeps the first ones (Matryoshka), then normalizes."""
+    """One vector for a prompt instead of text. `dimensions` keeps the first ones (Matryoshka), then normalizes."""
 
     pooling: Literal["last", "mean"] = "last"
     normalize: bool = True
@@ -108,7 +108,7 @@ class Pooling:
 
 @dataclass(frozen=True, slots=True)
 class MediaSpan:
-    """`length` prompt positions from `start` that stand for one media item; an atomic span is never split over steps."""
+    """`length` prompt positions from `start` that stand for one media item; an atomic one is never split over steps."""
 
     start: int
     length: int
