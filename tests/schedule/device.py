@@ -55,12 +55,16 @@ class DeviceFault(Exception):
 
 
 class FakeDevice:
-    """Runs plans in order. `fail_forward` and `fail_result` make the next step raise; `poisoned` sequences give NaN."""
+    """Runs plans in order. `fail_forward` and `fail_result` make the next step raise; `poisoned` sequences give NaN.
 
-    def __init__(self, num_blocks: int, block_size: int) -> None:
+    With `overlap` a sequence may lose its blocks before anybody knows of its NaN; attention's masks guard these.
+    """
+
+    def __init__(self, num_blocks: int, block_size: int, overlap: bool = False) -> None:
         self.block_size = block_size
         self.kv: list[list[Slot | None]] = [[None] * block_size for _ in range(num_blocks)]
         self.unclean: set[int] = set()
+        self.knows_nan_late = overlap
         self.rows: dict[int, Row] = {}
         self.fail_forward = False
         self.fail_result = False
@@ -148,7 +152,8 @@ class FakeDevice:
         row, contexts = self.rows[segment.row], self._contexts[segment.seq_id, segment.epoch]
         result = RowResult(segment.seq_id, segment.epoch)
         if segment.seq_id in self.poisoned and segment.start + segment.length >= len(row.tokens):
-            self.unclean.update(row.block_ids[row.hit_tokens // self.block_size :])
+            if not self.knows_nan_late:
+                self.unclean.update(row.block_ids[row.hit_tokens // self.block_size :])
             row.tokens.append(EOS)  # a step that is planned already reads some token here; its result is void
             return result._replace(failure="the logits are not finite")
         if segment.emits is Emits.HIDDEN:

@@ -65,7 +65,7 @@ class Harness:
         self.clock = FakeClock()
         layout = CacheLayout(num_blocks + 1, block_size)
         self.scheduler = Scheduler(self.config, layout, self.clock, ordered_stream=ordered)
-        self.device = FakeDevice(num_blocks + 1, block_size)
+        self.device = FakeDevice(num_blocks + 1, block_size, overlap)
         self.overlap = overlap
         self.records: dict[tuple[int, int], Record] = {}
         self.plans: list[StepPlan] = []

@@ -18,11 +18,11 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from tests.schedule.device import score
+from tests.schedule.harness import Harness, Record, expected
 
 from headrace.schedule.invariants import check
 from headrace.words.outputs import FinishReason
-from tests.schedule.device import score
-from tests.schedule.harness import Harness, Record, expected
 
 EVENTS = int(os.environ.get("HEADRACE_FUZZ_EVENTS", "40000"))
 SHRINKS = "HEADRACE_FUZZ_EVENTS" in os.environ

@@ -38,7 +38,7 @@ class RopeConfig:
 
 @dataclass(frozen=True, slots=True)
 class ModelConfig:
-    """What the checkpoint says. `raw` is config.json, or GGUF metadata in its words, for what one family alone needs."""
+    """What the checkpoint says. `raw` is config.json, or GGUF metadata in its words, for what one family needs."""
 
     architecture: str
     vocab_size: int
