@@ -79,22 +79,23 @@ FEW = 2_048
 """So many contenders are not worth narrowing down."""
 
 
-def contenders(gaps: Floats, top_id: int, low: np.uint32, high: np.uint32) -> Ints:
-    """Ids that can still win a row's draw, rising: a superset of the winner, cheap to find. `gaps` [vocab] ≤ 0 is the
-    log-probability relative to that of `top_id`.
+def contenders(token_ids: Ints, gaps: Floats, low: np.uint32, high: np.uint32) -> NDArray[np.int64]:
+    """Where in a row's candidates [N] those stand that can still win its draw: a superset of the winner, cheap to find.
+    `gaps` ≤ 0 are log-probabilities relative to the most likely candidate's.
 
-    Beyond REACH none wins. Of the others, id i beats the top token's score s only if −log(u) ≤ exp(gap − s), hence
-    only if 1 − u ≤ exp(gap − s), which needs no logarithm; a per mille and one bin cover the rounding of exp.
+    Beyond REACH none wins. Of the others, one beats the most likely token's score s only if −log(u) ≤ exp(gap − s),
+    hence only if 1 − u ≤ exp(gap − s), which needs no logarithm; a per mille and one bin cover the rounding of exp.
     """
-    ids = np.flatnonzero(gaps >= -REACH).astype(np.int32)
-    if ids.size <= FEW:
-        return ids
-    score = noise(np.array([top_id], np.int32), low, high)[0]
-    bound = np.exp(gaps[ids] - score)
+    near = np.flatnonzero(gaps >= -REACH)
+    if near.size <= FEW:
+        return near
+    token_ids, gaps = token_ids[near], gaps[near]
+    score = noise(token_ids[gaps.argmax(keepdims=True)], low, high)[0]
+    bound = np.exp(gaps - score)
     bound *= np.float32(1.001 * 2.0**23)
     bound += np.float32(1)
-    from_one = (np.uint32(2**23 - 1) - bins(ids, low, high)).astype(np.float32)
-    return ids[from_one <= bound]
+    bins_from_one = np.uint32(2**23 - 1) - bins(token_ids, low, high)
+    return near[bins_from_one.astype(np.float32) <= bound]
 
 
 def winners(token_ids: Ints, gaps: Floats, starts: NDArray[np.int64], low: Words, high: Words) -> Ints:
