@@ -7,7 +7,7 @@ FUZZ_EVENTS ?= 300000
 
 VENV := .venv
 BIN := $(VENV)/bin
-INSTALL := $(BIN)/python -m pip --quiet --disable-pip-version-check install
+INSTALL := $(BIN)/python -m pip -qq --disable-pip-version-check install
 
 ifndef HEADRACE_SHARED_DATA
 ifneq ($(wildcard ../shared/data),)
@@ -52,12 +52,14 @@ clean:
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(BIN)/python:
-	python3 -m venv $(VENV)
+	@python3 -m venv $(VENV)
 
 $(VENV)/.runs: pyproject.toml | $(BIN)/python
-	$(INSTALL) "$(TORCH)" -e ".[torch]"
+	@echo "Installing into $(VENV); this takes a minute or two."
+	@$(INSTALL) "$(TORCH)" -e ".[torch]"
 	@touch $@
 
 $(VENV)/.develops: pyproject.toml | $(BIN)/python
-	$(INSTALL) "$(TORCH)" -e ".[torch,dev]"
+	@echo "Installing into $(VENV) with the development tools; this takes a minute or two."
+	@$(INSTALL) "$(TORCH)" -e ".[torch,dev]"
 	@touch $@ $(VENV)/.runs
