@@ -46,6 +46,7 @@ class Scheduler:
         self.in_flight: dict[int, StepPlan] = {}
         self._ordered_stream = ordered_stream
         self._zero_again: tuple[int, ...] = ()
+        self._is_short = False
         self._next_step = 1
         self._attempts = policy.AttemptPoints(
             config.attempt_max_steps, config.attempt_max_wait_s, config.attempt_target_tokens
@@ -121,15 +122,16 @@ class Scheduler:
     def _fill(self, draft: PlanDraft) -> None:
         """Running sequences first, then waiting ones while budget lasts; none is admitted in a step that preempted."""
         seqs = policy.keep_order(self.running.values(), self.config.victim_policy)
-        if self.config.prefill_policy == "first":
+        was_short, self._is_short = self._is_short, False
+        if self.config.prefill_policy == "first" and not was_short:
             self._extend(draft, [seq for seq in seqs if seq.num_uncomputed > 1], list(seqs))
             self._admit(draft)
             if not draft.segments:
                 self._extend(draft, seqs, list(seqs))
             return
-        may_prefill = self.config.prefill_policy == "mixed" or self._is_attempt_point()
+        may_prefill = self.config.prefill_policy != "attempt" or self._is_attempt_point()
         self._extend(draft, seqs, list(seqs))
-        if may_prefill and not draft.has_preempted:
+        if may_prefill and not draft.has_preempted and not self._is_short:
             self._admit(draft)
 
     def _is_attempt_point(self) -> bool:
@@ -195,8 +197,12 @@ class Scheduler:
         return seq
 
     def _give_up(self, seq: Sequence) -> None:
-        """Nobody is left to preempt: unless a lease will give blocks back, this sequence can never go on."""
+        """Nobody is left to preempt: unless a lease will give blocks back, this sequence can never go on.
+
+        What a lease gives back is for this sequence: until it has got it, nobody is admitted.
+        """
         if self.cache.pool.has_leases:
+            self._is_short = True
             return
         blocks = self.roster.counters.num_blocks
         detail = f"the sequence alone needs more than the {blocks} cache blocks there are; raise kv_cache_memory_bytes"
