@@ -1,0 +1,240 @@
+"""Chat templates: messages to text in jinja2's immutable sandbox, and that text to token ids.
+
+What a user writes stays text. A template writes special tokens such as `<|im_end|>` itself, and the rendered text must
+be read with them parsed; a user who writes the same characters must not be able to close a turn with them. So before
+rendering, every special token's text inside a message is broken after its first character by a mark: one private
+character that occurs nowhere in the conversation. In the rendered text the whole ones are the template's, the broken
+ones the users'; the text between the template's is encoded with special tokens taken as text, the mark removed.
+
+Without such text in the messages nothing is marked and the rendered text is encoded in one piece, so that ordinary
+chats get the very ids that everybody else gets. A template that reads its messages (splits, compares, counts) may
+render marked ones differently: then the text without marks differs from the unmarked rendering, and the special
+tokens in the messages are broken by a zero-width space for good. That changes what is shown of them, never the roles.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import re
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any, NamedTuple
+
+import jinja2
+import jinja2.ext
+import jinja2.nodes
+import jinja2.parser
+import jinja2.sandbox
+
+from headrace.engine import checks
+from headrace.engine.inputs import clean_text
+from headrace.engine.tokenizer import Tokenizer
+from headrace.words.errors import RequestError, nearest
+
+Message = Mapping[str, Any]
+ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+ZERO_WIDTH_SPACE = "\u200b"
+_PRIVATE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
+
+
+class RenderedChat(NamedTuple):
+    text: str
+    token_ids: list[int]
+
+
+class ChatTemplate:
+    """A model's template with its tokenizer. Rendering is a function of the messages (and of the date, if it asks)."""
+
+    def __init__(self, source: str, tokenizer: Tokenizer, special_tokens: Mapping[str, str] | None = None) -> None:
+        """`special_tokens` are the names that templates know: bos_token, eos_token, …"""
+        self._template = _compile(source)
+        self._tokenizer = tokenizer
+        self._variables = dict(special_tokens or {})
+        texts = {tokenizer.token_bytes(i).decode("utf-8", "replace"): i for i in sorted(tokenizer.special_ids)}
+        self._special_ids = {text: i for text, i in texts.items() if len(text) > 1}
+        ordered = sorted(self._special_ids, key=len, reverse=True)
+        self._specials = re.compile("|".join(map(re.escape, ordered)) or r"(?!)")
+
+    def render(
+        self,
+        messages: Sequence[Message],
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        **variables: Any,
+    ) -> RenderedChat:
+        """Text and ids of a conversation; raises RequestError for bad messages and for what the template refuses.
+
+        With `continue_final_message` the text ends where the last message's content ends.
+        """
+        if add_generation_prompt and continue_final_message:
+            raise RequestError(
+                "continue_final_message", "cannot be combined with add_generation_prompt; set that to False"
+            )
+        plain = [_check_message(message) for message in messages]
+        if not plain:
+            raise RequestError("messages", "is empty; it must hold at least one message")
+        if continue_final_message:
+            _check_final(plain[-1])
+
+        def run(asked: tuple[list[Any], dict[str, Any]]) -> str:
+            return self._run(*asked, continue_final_message, add_generation_prompt)
+
+        asked = (plain, _plain(variables))
+        text = run(asked)
+        mark = _unused_character(text, asked, self._specials.pattern)
+        marked = self._break_specials(asked, mark)
+        if marked == asked:
+            return RenderedChat(text, self._tokenizer.encode(clean_text(text), add_special_tokens=False))
+        rendered = run(marked)
+        if rendered.replace(mark, "") != text:
+            mark = ""
+            text = rendered = run(self._break_specials(asked, ZERO_WIDTH_SPACE))
+        return RenderedChat(text, self._encode_pieces(rendered, mark))
+
+    def _run(self, conversation: list[Any], extra: dict[str, Any], final: bool, add_generation_prompt: bool) -> str:
+        if not final:
+            return self._fill(conversation, add_generation_prompt, extra)
+        content = conversation[-1]["content"]
+        end = _unused_character(conversation, extra)
+        core = content.rstrip()
+        tail = content[len(core) :]
+        text = self._fill([*conversation[:-1], {**conversation[-1], "content": core + end + tail}], False, extra)
+        if text.count(end) != 1:
+            raise RequestError("continue_final_message", "the chat template does not show the last content once")
+        before, _, after = text.partition(end)
+        return before + (tail if after.startswith(tail) else "")
+
+    def _fill(self, conversation: list[Any], add_generation_prompt: bool, extra: Mapping[str, Any]) -> str:
+        known = {"messages": conversation, "add_generation_prompt": add_generation_prompt}
+        try:
+            return self._template.render({"tools": None, "documents": None, **self._variables, **extra, **known})
+        except RequestError:
+            raise
+        except Exception as error:
+            raise RequestError("messages", f"the chat template failed: {_one_line(error)}") from error
+
+    def _break_specials(self, value: Any, mark: str) -> Any:
+        """A copy in which no text holds a special token whole."""
+        if isinstance(value, str):
+            while match := self._specials.search(value):
+                value = value[: match.start() + 1] + mark + value[match.start() + 1 :]
+            return value
+        if isinstance(value, list | tuple):
+            return type(value)(self._break_specials(item, mark) for item in value)
+        if isinstance(value, dict):
+            return {self._break_specials(k, mark): self._break_specials(v, mark) for k, v in value.items()}
+        return value
+
+    def _encode_pieces(self, text: str, mark: str) -> list[int]:
+        """Ids of a text whose whole special tokens are the template's, and all others text."""
+        ids: list[int] = []
+        position = 0
+        for match in self._specials.finditer(text):
+            ids += self._encode_text(text[position : match.start()], mark)
+            ids.append(self._special_ids[match.group()])
+            position = match.end()
+        return ids + self._encode_text(text[position:], mark)
+
+    def _encode_text(self, text: str, mark: str) -> list[int]:
+        text = clean_text(text.replace(mark, "") if mark else text)
+        return self._tokenizer.encode(text, add_special_tokens=False, parse_special=False) if text else []
+
+
+def _check_message(message: Any) -> dict[str, Any]:
+    """One message as a plain dict with its content as text (None where an assistant only calls tools)."""
+    if not isinstance(message, Mapping):
+        raise RequestError("messages", f"each must be a dict with role and content, got {checks.shown(message)}")
+    role = message.get("role")
+    if not isinstance(role, str) or role not in ROLES:
+        hint = nearest(role, ROLES) if isinstance(role, str) else ""
+        raise RequestError("messages", f"role must be one of {', '.join(ROLES)}, got {checks.shown(role)}{hint}")
+    plain: dict[str, Any] = _plain(message)
+    content = message.get("content")
+    if content is None and message.get("tool_calls"):
+        return plain
+    return {**plain, "content": _content_text(content)}
+
+
+def _content_text(content: Any) -> str:
+    """Text, or the texts of a list of parts, one a line."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, list | tuple):
+        raise RequestError("messages", f"content must be a text or a list of parts, got {checks.shown(content)}")
+    lines = []
+    for part in content:
+        kind = part.get("type") if isinstance(part, Mapping) else None
+        if kind not in ("text", "input_text") or not isinstance(part.get("text"), str):
+            raise RequestError("messages", f"only parts of type text are understood, got {checks.shown(part)}")
+        lines.append(part["text"])
+    return "\n".join(lines)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(k): _plain(v) for k, v in value.items()}
+    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+def _check_final(message: Mapping[str, Any]) -> None:
+    content = message["content"]
+    if not isinstance(content, str) or not content.strip():
+        raise RequestError("continue_final_message", "the last message has no text to continue; give it some")
+
+
+def _unused_character(*values: Any) -> str:
+    """A private character that occurs in none of the values."""
+    used = set(json.dumps(values, ensure_ascii=False, default=str))
+    return next(chr(code) for code in _PRIVATE if chr(code) not in used)
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+class _GenerationTag(jinja2.ext.Extension):
+    """`{% generation %}…{% endgeneration %}` marks what is trained on; here it is its body."""
+
+    tags = {"generation"}
+
+    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
+        next(parser.stream)
+        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+
+
+@cache
+def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
+    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
+    )
+    environment.filters["tojson"] = _to_json
+    environment.globals["raise_exception"] = _raise_exception
+    environment.globals["strftime_now"] = _strftime_now
+    return environment
+
+
+def _compile(source: str) -> jinja2.Template:
+    try:
+        return _environment().from_string(source)
+    except jinja2.TemplateError as error:
+        raise RequestError("chat_template", f"cannot be read: {_one_line(error)}") from error
+
+
+def _to_json(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Plain JSON; jinja2's own filter escapes for HTML."""
+    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
+
+
+def _raise_exception(message: str) -> None:
+    raise RequestError("messages", f"the chat template refuses: {' '.join(str(message).split())}")
+
+
+def _strftime_now(form: str) -> str:
+    return datetime.datetime.now().strftime(form)

@@ -1,0 +1,216 @@
+"""The core in a thread of its own, and the asyncio face of it."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
+
+from headrace.engine.build import Engine
+from headrace.engine.core import EngineCore, describe
+from headrace.engine.inputs import Checked, Params, Prompt
+from headrace.engine.metrics import Metrics
+from headrace.engine.output import Output, RequestState
+from headrace.engine.tokenizer import Tokenizer
+from headrace.words.errors import EngineDeadError, QueueFullError
+from headrace.words.inbox import Abort, Add
+from headrace.words.plan import TokenEvent
+
+LONG_TEXT_CHARS = 20_000
+"""A text longer than this is tokenized beside the event loop."""
+
+
+class CoreThread:
+    """Runs a core until `stop`: steps while there is work, asleep while there is none.
+
+    `deliver` is called in this thread, once for each step that has events; `on_death` once, with what ended the loop.
+    """
+
+    def __init__(
+        self,
+        core: EngineCore,
+        deliver: Callable[[list[TokenEvent]], None],
+        on_death: Callable[[BaseException], None],
+    ) -> None:
+        self._core = core
+        self._deliver = deliver
+        self._on_death = on_death
+        self._is_stopping = False
+        self._thread = threading.Thread(target=self._run, name="headrace-core", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the loop after the step that runs; twice is once."""
+        self._is_stopping = True
+        self._core.wake()
+        if self._thread.is_alive() and threading.current_thread() is not self._thread:
+            self._thread.join()
+
+    @property
+    def is_alive(self) -> bool:
+        return self._thread.is_alive()
+
+    def _run(self) -> None:
+        try:
+            while not self._is_stopping:
+                if events := self._core.step():
+                    self._deliver(events)
+                if self._core.is_idle and not self._is_stopping:
+                    self._core.wait()
+        except BaseException as error:
+            self._on_death(error)
+
+
+class Stream:
+    """One open request on its way to one reader. Events that come while the reader is busy wait and are told as one."""
+
+    def __init__(self, state: RequestState) -> None:
+        self.state = state
+        self.news = asyncio.Event()
+
+
+class AsyncLLM:
+    """Requests from one event loop; the core runs in a thread, and its events cross as one call per step."""
+
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self._thread = CoreThread(engine.core, self._deliver, self._die)
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._streams: dict[int, Stream] = {}
+        self._death: BaseException | None = None
+        self._thread.start()
+
+    async def generate(
+        self,
+        prompt: Prompt,
+        sampling_params: Params | None = None,
+        request_id: str | None = None,
+        *,
+        priority: int | None = None,
+        delta: bool = False,
+        arrival_s: float | None = None,
+    ) -> AsyncIterator[Output]:
+        """The request as it grows, the last time `finished`; with `delta` only what is new each time.
+
+        Leaving the iterator early, or being cancelled, aborts the request. Raises RequestError before anything is
+        queued, QueueFullError, and EngineDeadError with its root cause whenever the engine stops.
+        """
+        params = self.engine.default_sampling_params() if sampling_params is None else sampling_params
+        checked = await self._check(prompt, params, priority)
+        stream = self._open(checked, request_id, arrival_s)
+        try:
+            while True:
+                await stream.news.wait()
+                stream.news.clear()
+                if not stream.state.is_finished:
+                    self._check_alive()
+                output = stream.state.output(delta)
+                yield output
+                if output.finished:
+                    return
+        finally:
+            self._close(stream)
+
+    async def encode(self, prompt: Prompt, pooling_params: Params, request_id: str | None = None) -> Output:
+        """The vector of a prompt."""
+        async for output in self.generate(prompt, pooling_params, request_id):
+            if output.finished:
+                return output
+        raise AssertionError("a stream ends with a finished output")
+
+    def abort(self, request_id: str) -> None:
+        """Ends every open request of that name; its stream gets one final output. An unknown one is no error."""
+        for ours in self.engine.outputs.find(request_id):
+            self.engine.core.put(Abort(ours))
+
+    @property
+    def is_dead(self) -> bool:
+        return self._death is not None or not self._thread.is_alive
+
+    @property
+    def num_open(self) -> int:
+        return len(self._streams)
+
+    def get_metrics(self) -> Metrics:
+        return self.engine.metrics.snapshot()
+
+    def get_tokenizer(self) -> Tokenizer:
+        return self.engine.tokenizer
+
+    def shutdown(self) -> None:
+        """Ends the thread and the engine; open streams get EngineDeadError. Twice is once."""
+        self._thread.stop()
+        if self._death is None:
+            self._die(EngineDeadError("it was shut down"))
+        self.engine.close()
+
+    async def _check(self, prompt: Prompt, params: Params, priority: int | None) -> Checked:
+        inputs = self.engine.inputs
+        if isinstance(prompt, str) and len(prompt) > LONG_TEXT_CHARS:
+            return await asyncio.to_thread(inputs.check, prompt, replace(params), priority)
+        return inputs.check(prompt, params, priority)
+
+    def _open(self, checked: Checked, client_id: str | None, arrival_s: float | None) -> Stream:
+        self._check_alive()
+        self._bind()
+        self._check_room(checked)
+        request = self.engine.inputs.admit(checked, client_id, arrival_s)
+        stream = Stream(self.engine.outputs.add(request))
+        self._streams[request.request_id] = stream
+        self.engine.core.put(Add(request))
+        return stream
+
+    def _check_room(self, checked: Checked) -> None:
+        core, resolved, request = self.engine.core, self.engine.resolved, checked.request
+        limit = resolved.max_num_queued_requests
+        if limit is not None and core.num_queued + request.n > limit:
+            raise QueueFullError(f"the queue of {limit} requests is full; try again later")
+        limit = resolved.max_num_queued_tokens
+        if limit is not None and core.num_queued_tokens + len(request.prompt_ids) * request.n > limit:
+            raise QueueFullError(f"the queue of {limit} tokens is full; try again later")
+
+    def _bind(self) -> None:
+        """Events go to one loop; it may change while nothing is open."""
+        loop = asyncio.get_running_loop()
+        if self._loop is not loop:
+            assert not self._streams, "an AsyncLLM with open streams belongs to their event loop"
+            self._loop = loop
+
+    def _close(self, stream: Stream) -> None:
+        request_id = stream.state.request.request_id
+        self._streams.pop(request_id, None)
+        if not stream.state.is_finished:
+            self.engine.outputs.close(request_id)
+            self.engine.core.put(Abort(request_id))
+
+    def _deliver(self, events: list[TokenEvent]) -> None:
+        self._call_loop(self._take, events)
+
+    def _call_loop(self, function: Callable[..., None], *args: object) -> None:
+        """From the core's thread to the loop; a loop that is gone has no reader left."""
+        if self._loop is not None and not self._loop.is_closed():
+            try:
+                self._loop.call_soon_threadsafe(function, *args)
+            except RuntimeError:
+                return
+
+    def _take(self, events: list[TokenEvent]) -> None:
+        for state in self.engine.outputs.take(events):
+            if (stream := self._streams.get(state.request.request_id)) is not None:
+                stream.news.set()
+
+    def _die(self, error: BaseException) -> None:
+        self._death = error
+        self._call_loop(self._wake_all)
+
+    def _wake_all(self) -> None:
+        for stream in self._streams.values():
+            stream.news.set()
+
+    def _check_alive(self) -> None:
+        if self._death is not None:
+            cause = describe(self._death)
+            raise EngineDeadError(f"the engine stopped: {cause}") from self._death
