@@ -23,6 +23,7 @@ from headrace.ops.elementary import exp, log
 
 Ints = NDArray[np.int32]
 Words = NDArray[np.uint32]
+Key = Words | np.uint32
 Floats = NDArray[np.float32]
 
 STEP = np.uint64(0x9E3779B97F4A7C15)
@@ -45,7 +46,7 @@ def keys(seeds: NDArray[np.uint64], choices: Ints, positions: Ints) -> tuple[Wor
     return z.astype(np.uint32), (z >> np.uint64(32)).astype(np.uint32)
 
 
-def bins(token_ids: Ints, low: Words, high: Words) -> Words:
+def bins(token_ids: Ints, low: Key, high: Key) -> Words:
     """Uniform whole numbers in [0, 2²³), one per token id; `low` and `high` broadcast."""
     (shift, factor), (next_shift, next_factor) = MIX32
     h = token_ids.astype(np.uint32) + low
@@ -67,7 +68,7 @@ def gumbel(bin_numbers: Words) -> Floats:
     return -log(-log(u))
 
 
-def noise(token_ids: Ints, low: Words, high: Words) -> Floats:
+def noise(token_ids: Ints, low: Key, high: Key) -> Floats:
     """Gumbel noise of each token id; `low` and `high` broadcast."""
     return gumbel(bins(token_ids, low, high))
 
@@ -90,7 +91,8 @@ def contenders(token_ids: Ints, gaps: Floats, low: np.uint32, high: np.uint32) -
     if near.size <= FEW:
         return near
     token_ids, gaps = token_ids[near], gaps[near]
-    score = noise(token_ids[gaps.argmax(keepdims=True)], low, high)[0]
+    top = int(gaps.argmax())
+    score = noise(token_ids[top : top + 1], low, high)[0]
     bound = np.exp(gaps - score)
     bound *= np.float32(1.001 * 2.0**23)
     bound += np.float32(1)

@@ -64,8 +64,8 @@ class ReferenceSampling:
     def truncate(self, logits: torch.Tensor, inputs: SamplingInputs) -> torch.Tensor:
         values = logits.numpy().copy()
         for row in np.flatnonzero(inputs.temperature > 0):
-            gaps = scaled_gaps(values[row], values[row].argmax(), inputs.temperature[row])
-            kept = _kept(gaps, inputs, row)
+            gaps = scaled_gaps(values[row], int(values[row].argmax()), inputs.temperature[row])
+            kept = _kept(gaps, inputs, int(row))
             values[row] = gaps if kept is None else NEVER
             if kept is not None:
                 values[row, kept] = gaps[kept]
@@ -93,24 +93,23 @@ def _kept(gaps: Floats, inputs: SamplingInputs, row: int) -> NDArray[np.int64] |
 def _draw(values: Floats, top_ids: Ints, rows: NDArray[np.int64], inputs: SamplingInputs) -> Ints:
     """Token ids of the rows with a temperature: each row is narrowed to what can still win, all are drawn at once."""
     low, high = draws.keys(inputs.seeds[rows], inputs.choices[rows], inputs.positions[rows])
-    all_ids, all_gaps, starts, start = [], [], [], 0
-    for i, row in enumerate(rows):
-        gaps = scaled_gaps(values[row], top_ids[row], inputs.temperature[row])
-        kept = _kept(gaps, inputs, row)
-        ids = np.arange(gaps.size) if kept is None else kept
-        gaps = gaps if kept is None else gaps[kept]
-        alive = draws.contenders(ids.astype(np.int32), gaps, low[i], high[i])
+    all_ids: list[Ints] = []
+    all_gaps: list[Floats] = []
+    for i, row in enumerate(rows.tolist()):
+        gaps = scaled_gaps(values[row], int(top_ids[row]), inputs.temperature[row])
+        ids = np.arange(gaps.size, dtype=np.int32)
+        if (kept := _kept(gaps, inputs, row)) is not None:
+            ids, gaps = ids[kept], gaps[kept]
+        alive = draws.contenders(ids, gaps, low[i], high[i])
         all_ids.append(ids[alive])
         all_gaps.append(gaps[alive])
-        starts.append(start)
-        start += alive.size
-    ids = np.concatenate(all_ids).astype(np.int32)
-    return draws.winners(ids, np.concatenate(all_gaps), np.array(starts), low, high)
+    starts = np.cumsum([0, *(ids.size for ids in all_ids[:-1])])
+    return draws.winners(np.concatenate(all_ids), np.concatenate(all_gaps), starts, low, high)
 
 
 def _score(values: Floats, token_id: np.int32, found: Logprobs, row: int) -> None:
     """Fills one row of `found`. The log of the sum is taken of an exact sum of masses."""
-    gaps = scaled_gaps(values, values.argmax(), np.float32(1))
+    gaps = scaled_gaps(values, int(values.argmax()), np.float32(1))
     mass = draws.masses(gaps)
     total = mass.sum()
     log_total = log(np.array([total / draws.MASS_UNITS], np.float32))[0]
