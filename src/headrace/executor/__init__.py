@@ -1,0 +1,1 @@
+"""Where plans are run: in this thread, later on several ranks."""

@@ -1,0 +1,1 @@
+"""From plan to result: persistent rows, flat inputs, the model, the draws."""

@@ -1,0 +1,126 @@
+"""One step on one device: the plan's deltas, the model once over all segments, then the draws."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.ops.base import Ints, KVCache, Ops, StepInputs, Tensor
+from headrace.sampling.pipeline import draw
+from headrace.words.errors import EngineError
+from headrace.words.plan import Emits, RowResult, StepPlan, StepResult
+from headrace.worker.drafter import Drafter, NoDrafter
+from headrace.worker.inputs import Columns, InputBuffers, columns
+from headrace.worker.rows import Rows
+from headrace.worker.scores import Head, pool, score_prompt
+from headrace.worker.verify import Masks, emitting, grammar_bits, verify
+
+
+class StepModel(Head, Protocol):
+    """What the runner needs of a model."""
+
+    def forward(self, inputs: StepInputs, caches: Sequence[KVCache | None]) -> Tensor:
+        """→ hidden states behind the last norm, [T, hidden]"""
+
+
+class _Forwarded(NamedTuple):
+    """A step between its two halves."""
+
+    step: int
+    segments: Columns
+    query_starts: Ints
+    hidden: Tensor
+
+
+class Runner:
+    """Runs plans in order, each by `forward`, then `sample`. A step that raised is forgotten: the next plan's
+    admissions say all there is to know of its sequences."""
+
+    def __init__(
+        self,
+        model: StepModel,
+        ops: Ops,
+        rows: Rows,
+        caches: Sequence[KVCache | None],
+        max_num_tokens: int,
+        drafter: Drafter | None = None,
+    ) -> None:
+        self.rows = rows
+        self._model = model
+        self._ops = ops
+        self._caches = caches
+        self._buffers = InputBuffers(rows, max_num_tokens)
+        self._drafter = drafter or NoDrafter()
+        self._forwarded: _Forwarded | None = None
+
+    def forward(self, plan: StepPlan) -> None:
+        """Applies the plan's deltas and computes the hidden states of all its tokens."""
+        self._forwarded = None
+        self._zero(plan)
+        self.rows.apply(plan)
+        self._guess(plan)
+        segments = columns(plan.segments)
+        inputs = self._buffers.fill(plan, segments)
+        hidden = self._model.forward(inputs, self._caches)
+        self._forwarded = _Forwarded(plan.step, segments, inputs.query_starts.copy(), hidden)
+
+    def _zero(self, plan: StepPlan) -> None:
+        if plan.zero_blocks:
+            for cache in self._caches:
+                if cache is not None:
+                    self._ops.zero_blocks(cache, plan.zero_blocks)
+
+    def _guess(self, plan: StepPlan) -> None:
+        for segment in plan.segments:
+            if segment.num_drafts:
+                text = self.rows.tokens[segment.row, : self.rows.lengths[segment.row]]
+                self.rows.guess(segment, self._drafter.propose(segment, text))
+
+    def sample(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
+        """Draws the step's tokens, appends them to their rows, and gives the result of each segment that has one."""
+        step, self._forwarded = self._forwarded, None
+        if step is None or step.step != plan.step:
+            raise EngineError(f"step {plan.step} is to be sampled, but it was not computed")
+        results = self._scores(plan, step)
+        self._draw(plan, step, masks or {}, results)
+        return StepResult(plan.step, tuple(results[i] for i in sorted(results)))
+
+    def _scores(self, plan: StepPlan, step: _Forwarded) -> dict[int, RowResult]:
+        """Results of segments that give more than tokens, by index among the plan's segments."""
+        results = {}
+        for i in np.flatnonzero(step.segments.emits >= Emits.LOGPROBS).tolist():
+            segment, first = plan.segments[i], int(step.query_starts[i])
+            if segment.emits is Emits.HIDDEN:
+                results[i] = pool(self._ops, step.hidden, segment, first, self.rows)
+            else:
+                results[i] = score_prompt(self._ops, self._model, step.hidden, segment, first, self.rows)
+        return results
+
+    def _draw(self, plan: StepPlan, step: _Forwarded, masks: Masks, results: dict[int, RowResult]) -> None:
+        """Adds the drawn tokens to the results and to the rows."""
+        emitted = emitting(step.segments, step.query_starts, self.rows)
+        if not emitted.which.size:
+            return
+        logits = self._model.logits(self._ops.gather(step.hidden, emitted.inputs))
+        bits = grammar_bits(emitted, plan.segments, masks)
+        drawn = draw(self._ops, logits, emitted.places, self.rows.sampling, self.rows.tokens, bits)
+        verified = [
+            verify(plan.segments[i], drawn, first, self.rows)
+            for i, first in zip(emitted.which.tolist(), emitted.firsts, strict=True)
+        ]
+        self._append(step.segments.rows[emitted.which], verified)
+        for i, row in zip(emitted.which.tolist(), verified, strict=True):
+            before = results.get(i)
+            if before is None or before.failure is None:
+                results[i] = row if before is None else row._replace(prompt_logprobs=before.prompt_logprobs)
+
+    def _append(self, place_rows: NDArray[np.integer], verified: list[RowResult]) -> None:
+        """Token by token, so that a call names each row once."""
+        num_new = np.array([len(row.token_ids) for row in verified])
+        for nth in range(int(num_new.max())):
+            which = np.flatnonzero(num_new > nth)
+            ids = np.array([verified[i].token_ids[nth] for i in which], np.int32)
+            self.rows.append(place_rows[which], ids)
