@@ -18,6 +18,7 @@ from headrace.engine.sampling_params import Bounds
 from headrace.engine.tokenizer import Tokenizer
 from headrace.schedule.scheduler import Scheduler
 from headrace.words.config import ModelConfig, Resolved
+from headrace.words.errors import RequestError
 from headrace.words.params import SamplingParams
 from headrace.words.plan import CacheLayout, Executor
 
@@ -33,6 +34,8 @@ class Engine:
     layout: CacheLayout
     tokenizer: Tokenizer
     template: ChatTemplate | None
+    special_tokens: Mapping[str, str]
+    """What chat templates call bos_token, eos_token, …"""
     sampling_defaults: Mapping[str, Any]
     """Fields of SamplingParams that the checkpoint's generation_config sets."""
     inputs: InputProcessor
@@ -43,6 +46,14 @@ class Engine:
 
     def default_sampling_params(self) -> SamplingParams:
         return SamplingParams(**self.sampling_defaults)
+
+    def chat_template(self, source: str | None = None) -> ChatTemplate:
+        """The model's chat template, or one from `source`; RequestError where there is none."""
+        if source is not None:
+            return ChatTemplate(source, self.tokenizer, self.special_tokens)
+        if self.template is None:
+            raise RequestError("chat_template", "this model has none; pass one, or use generate with a plain prompt")
+        return self.template
 
     def close(self) -> None:
         """Twice is once."""
@@ -57,7 +68,8 @@ def assemble(
     layout: CacheLayout,
     executor: Executor,
     tokenizer: Tokenizer,
-    template: ChatTemplate | None = None,
+    chat_template: str | None = None,
+    special_tokens: Mapping[str, str] | None = None,
     sampling_defaults: Mapping[str, Any] | None = None,
     clock: Clock = time.monotonic,
     closers: tuple[Callable[[], None], ...] = (),
@@ -77,7 +89,8 @@ def assemble(
         model=model,
         layout=layout,
         tokenizer=tokenizer,
-        template=template,
+        template=None if chat_template is None else ChatTemplate(chat_template, tokenizer, special_tokens),
+        special_tokens=dict(special_tokens or {}),
         sampling_defaults=dict(sampling_defaults or {}),
         inputs=inputs,
         outputs=OutputProcessor(texts, metrics.observe, clock),

@@ -30,7 +30,8 @@ import jinja2.sandbox
 from headrace.engine import checks
 from headrace.engine.inputs import clean_text
 from headrace.engine.tokenizer import Tokenizer
-from headrace.words.errors import RequestError, nearest
+from headrace.words.errors import PromptTooLongError, RequestError, nearest
+from headrace.words.params import Limits
 
 Message = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
@@ -46,8 +47,15 @@ class RenderedChat(NamedTuple):
 class ChatTemplate:
     """A model's template with its tokenizer. Rendering is a function of the messages (and of the date, if it asks)."""
 
-    def __init__(self, source: str, tokenizer: Tokenizer, special_tokens: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        source: str,
+        tokenizer: Tokenizer,
+        special_tokens: Mapping[str, str] | None = None,
+        max_chars: int = Limits().prompt_chars,
+    ) -> None:
         """`special_tokens` are the names that templates know: bos_token, eos_token, …"""
+        self._max_chars = max_chars
         self._template = _compile(source)
         self._tokenizer = tokenizer
         self._variables = dict(special_tokens or {})
@@ -82,6 +90,8 @@ class ChatTemplate:
 
         asked = (plain, _plain(variables))
         text = run(asked)
+        if len(text) > self._max_chars:
+            raise PromptTooLongError("messages", f"at most {self._max_chars} characters are read, got {len(text)}")
         mark = _unused_character(text, asked, self._specials.pattern)
         marked = self._break_specials(asked, mark)
         if marked == asked:

@@ -44,6 +44,8 @@ class EngineCore:
         self._overlap = overlap
         self._clock = clock
         self._previous: PendingStep | None = None
+        self._fatal: BaseException | None = None
+        self._untold: list[TokenEvent] = []
         self._inbox: deque[Message] = deque()
         self._wake = threading.Event()
         self._tokens_put = 0
@@ -62,7 +64,7 @@ class EngineCore:
     @property
     def has_unfinished(self) -> bool:
         """Whether a request lives, or an event or a message has not been handed over."""
-        return bool(self._inbox) or self._previous is not None or self.scheduler.has_unfinished()
+        return bool(self._inbox) or bool(self._untold) or self._previous is not None or self.scheduler.has_unfinished()
 
     @property
     def num_queued(self) -> int:
@@ -83,7 +85,7 @@ class EngineCore:
             self._wake.wait(min(timeout_s, FOR_EVER_S))
 
     def step(self) -> list[TokenEvent]:
-        """Reads the messages, runs one step, and gives all events since the last call."""
+        """Reads the messages, runs one step, and gives all events since the last call that did not raise."""
         started_s = self._clock()
         self._read_inbox()
         plan = self.scheduler.schedule()
@@ -92,15 +94,24 @@ class EngineCore:
         self.last_step_s = self._clock()
         if not plan.is_empty:
             self.busy_s += self.last_step_s - started_s
-        return events
+        self._untold += events
+        if self._fatal is not None:
+            error, self._fatal = self._fatal, None
+            raise error
+        return self._tell()
 
     def settle(self) -> list[TokenEvent]:
         """Reads the messages and gives the events there are, computing nothing."""
         self._read_inbox()
-        return self.scheduler.flush()
+        self._untold += self.scheduler.flush()
+        return self._tell()
 
     def close(self) -> None:
         self.executor.close()
+
+    def _tell(self) -> list[TokenEvent]:
+        events, self._untold = self._untold, []
+        return events
 
     def _read_inbox(self) -> None:
         self._wake.clear()
@@ -159,7 +170,7 @@ class EngineCore:
         log.debug("step %d raised", step, exc_info=error)
         self.scheduler.fail(step, describe(error))
         if isinstance(error, EngineDeadError) or not isinstance(error, Exception):
-            raise error
+            self._fatal = error
         return self.scheduler.flush()
 
 

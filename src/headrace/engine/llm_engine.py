@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Container, Iterable, Sequence
 
 from headrace.engine.build import Engine
 from headrace.engine.core import describe
@@ -67,10 +67,10 @@ class LLMEngine:
         if core.is_idle and core.has_unfinished:
             core.wait(STALL_S)
 
-    def take_news(self, request_ids: Iterable[int] | None = None) -> list[RequestState]:
-        """The requests that events came for since they were last asked for: all, or those of the given ids."""
-        wanted = list(self._news) if request_ids is None else [i for i in request_ids if i in self._news]
-        return [self._news.pop(i) for i in wanted]
+    def take_news(self, wanted: Container[int] | None = None) -> list[RequestState]:
+        """The requests that events came for since they were last asked for: all, or those of the wanted ids."""
+        ids = [request_id for request_id in self._news if wanted is None or request_id in wanted]
+        return [self._news.pop(request_id) for request_id in ids]
 
     def abort_request(self, request_id: str | Sequence[str]) -> None:
         """Ends every request of that name, with one final output at the next step; an unknown one is no error."""
@@ -101,6 +101,8 @@ class LLMEngine:
         return self.engine.tokenizer
 
     def close(self) -> None:
+        """Gives back memory and threads; twice is once."""
+        self._death = self._death or "it was closed"
         self.engine.close()
 
     def _note(self, events: Iterable[TokenEvent]) -> None:
