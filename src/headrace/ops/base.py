@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 Tensor = Any
 Weight = Any
 """A weight as the backend keeps it (packed, quantized), made once at load."""
+Step = Any
+"""What a backend's attention derives from StepInputs once a step."""
 KVCache = Any
 """One layer's paged keys and values; its page layout belongs to the backend."""
 Ints = NDArray[np.int32]
@@ -132,12 +134,15 @@ class Ops(SamplingOps, Protocol):
     dtype: str
 
     def weight(self, array: NDArray[Any]) -> Weight:
-        """Takes a matrix [out, in] or vector; float32, or bfloat16 held as uint16. Not kept twice."""
+        """Takes a matrix [out, in] or vector; float32, float16, or bfloat16 held as uint16. Not kept twice."""
 
     def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> KVCache:
         """Zeroed pages for one layer."""
 
     def zero_blocks(self, cache: KVCache, block_ids: Sequence[int]) -> None: ...
+
+    def begin(self, inputs: StepInputs) -> Step:
+        """What all layers of one step derive from its inputs, made once."""
 
     def embed(self, token_ids: Ints, table: Weight) -> Tensor:
         """[T], [vocab, hidden] → [T, hidden]"""
@@ -148,10 +153,9 @@ class Ops(SamplingOps, Protocol):
     def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
         """[…, dim] → […, dim], the mean square in fp32"""
 
-    def add_rms_norm(self, x: Tensor, residual: Tensor, weight: Weight, eps: float) -> tuple[Tensor, Tensor]:
-        """residual += x; gives (rms_norm(residual), residual), both [T, hidden]"""
-
     def add(self, x: Tensor, y: Tensor) -> Tensor: ...
+
+    def scale(self, x: Tensor, factor: float) -> Tensor: ...
 
     def glu(self, gate_up: Tensor, activation: Activation) -> Tensor:
         """[T, 2 × inner] → activation(first half) × second half, [T, inner]"""
@@ -159,8 +163,11 @@ class Ops(SamplingOps, Protocol):
     def split_heads(self, x: Tensor, sizes: Sequence[int], head_dim: int) -> tuple[Tensor, ...]:
         """[T, sum(sizes) × head_dim] → one [T, size, head_dim] per size"""
 
-    def rotate(self, x: Tensor, positions: Ints, table: Weight) -> Tensor:
-        """Half-split rotation of [T, heads, dim] by table [max positions, rotated dims] (cosines, then sines), in fp32."""
+    def angles(self, table: Floats, step: Step) -> Tensor:
+        """[positions, R] (R / 2 cosines, then as many sines) → those of the step's tokens, fp32 [T, R]"""
+
+    def rotate(self, x: Tensor, angles: Tensor) -> Tensor:
+        """[T, heads, dim]: the first R of each head are rotated in fp32, dimension i with i + R / 2."""
 
     def attend(
         self,
@@ -168,13 +175,13 @@ class Ops(SamplingOps, Protocol):
         k: Tensor,
         v: Tensor,
         cache: KVCache,
-        inputs: StepInputs,
+        step: Step,
         scale: float,
         window: int | None = None,
         soft_cap: float | None = None,
     ) -> Tensor:
-        """Writes k and v [T, kv_heads, dim] to `inputs.slots`, then each query [T, heads, dim] attends to the cached
-        keys of its own sequence up to its own position → [T, heads × dim]. K and V are always read back from the cache."""
+        """Writes k and v [T, kv_heads, dim] to the step's slots, then each query [T, heads, dim] attends to the cached
+        keys of its own sequence up to its own position → [T, heads × dim]. K and V are read back from the cache."""
 
     def gather(self, x: Tensor, rows: Ints) -> Tensor:
         """[T, width], [R] → a copy of these rows, [R, width]"""

@@ -1,0 +1,73 @@
+"""A checkpoint's tensors as a model reads them: each asked for by name and shape, and what nobody asked for named."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.words.errors import ModelError
+
+
+class WeightSource(Protocol):
+    """Tensors by name; float32, float16, or bfloat16 held as uint16."""
+
+    def names(self) -> Collection[str]: ...
+
+    def shape(self, name: str) -> tuple[int, ...]: ...
+
+    def get(self, name: str) -> NDArray[Any]: ...
+
+
+@dataclass
+class Tally:
+    """What was read of a source."""
+
+    names: set[str] = field(default_factory=set)
+    num_bytes: int = 0
+
+
+class Weights:
+    """Reads from a source below a prefix; all parts of one source count together in one tally."""
+
+    def __init__(self, source: WeightSource, prefix: str = "", tally: Tally | None = None) -> None:
+        self._source = source
+        self._prefix = prefix
+        self._tally = tally or Tally()
+
+    def at(self, prefix: str) -> Weights:
+        return Weights(self._source, self._prefix + prefix, self._tally)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes read so far, as stored."""
+        return self._tally.num_bytes
+
+    def has(self, name: str) -> bool:
+        return self._prefix + name in self._source.names()
+
+    def get(self, name: str, *shape: int) -> NDArray[Any]:
+        """The tensor, whose shape must be `shape`; ModelError names it otherwise."""
+        full = self._prefix + name
+        if not self.has(name):
+            raise ModelError("checkpoint", f"the tensor {full} is missing")
+        if (found := tuple(self._source.shape(full))) != shape:
+            raise ModelError("checkpoint", f"the tensor {full} has the shape {list(found)} instead of {list(shape)}")
+        array = self._source.get(full)
+        self._tally.names.add(full)
+        self._tally.num_bytes += array.nbytes
+        return array
+
+    def stack(self, names: Iterable[str], sizes: Iterable[int], *rest: int) -> NDArray[Any]:
+        """Tensors [size, *rest] below one another."""
+        return np.concatenate([self.get(name, size, *rest) for name, size in zip(names, sizes, strict=True)])
+
+    def check_all_read(self, ignored: tuple[str, ...] = ("rotary_emb.inv_freq",)) -> None:
+        """ModelError when the checkpoint holds tensors that the model has no place for: it is another model then."""
+        unread = sorted(n for n in self._source.names() if n not in self._tally.names and not n.endswith(ignored))
+        if unread:
+            more = f" and {len(unread) - 1} more" if len(unread) > 1 else ""
+            raise ModelError("checkpoint", f"the model has no place for the tensor {unread[0]}{more}")

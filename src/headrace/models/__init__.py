@@ -1,0 +1,1 @@
+"""One file per model family, read as prose; `registry` finds the family of a checkpoint."""

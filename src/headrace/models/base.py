@@ -1,0 +1,37 @@
+"""What the worker knows of a model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from headrace.comm import Comm
+from headrace.layers.weights import WeightSource
+from headrace.ops.base import KVCache, Ops, StepInputs, Tensor
+from headrace.words.cache_spec import CacheSpec
+from headrace.words.config import ModelConfig
+
+
+class Model(Protocol):
+    """A decoder. Its forward is a function of its arguments, and straight prose over ops: no branch asks for data."""
+
+    weight_bytes: int
+
+    @classmethod
+    def build(cls, config: ModelConfig, weights: WeightSource, ops: Ops, comm: Comm, max_model_len: int) -> Model:
+        """Reads the weights one by one; ModelError names a tensor that is missing, misshapen or not the model's."""
+
+    def cache_specs(self) -> tuple[CacheSpec | None, ...]:
+        """One per layer, in order."""
+
+    def forward(self, inputs: StepInputs, caches: Sequence[KVCache]) -> Tensor:
+        """All segments of a step → the last hidden states behind the final norm, [T, hidden]"""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[R, hidden] → fp32 [R, vocab]"""
+
+
+def activation_bytes(config: ModelConfig, num_tokens: int, num_rows: int) -> int:
+    """The peak of a step from its shapes: the widest layer's values of every token, the logits of every row, fp32."""
+    widest = 4 * config.hidden_size + 3 * config.intermediate_size + 3 * config.num_heads * config.head_dim
+    return 4 * (num_tokens * widest + 3 * num_rows * config.vocab_size)

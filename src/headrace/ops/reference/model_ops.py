@@ -1,0 +1,123 @@
+"""The model ops in plain torch on the CPU: the specification that faster backends are compared with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from numpy.typing import NDArray
+
+from headrace.ops.base import Activation, Floats, Ints, StepInputs
+from headrace.ops.reference.attention import Form, PagedCache, Step, attend_fast
+from headrace.ops.reference.strict import attend_strict, in_row_tiles
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+ACTIVATIONS = {
+    "silu": F.silu,
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+class ModelOps:
+    """`dtype` is float32 or bfloat16. `num_threads` sets torch's pool for the process; None leaves it.
+
+    `fixed_rows` makes every product run on that many rows at once and attention in tiles of a fixed shape, so that on
+    one thread a row's bits do not depend on its company: slow, for tests of the engine.
+    """
+
+    def __init__(self, dtype: str = "float32", num_threads: int | None = None, fixed_rows: int | None = None) -> None:
+        self.dtype = dtype
+        self._dtype = DTYPES[dtype]
+        self._fixed_rows = fixed_rows
+        if num_threads is not None:
+            torch.set_num_threads(num_threads)
+
+    def weight(self, array: NDArray[Any]) -> torch.Tensor:
+        return to_torch(array).to(self._dtype)
+
+    def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> PagedCache:
+        shape = (num_blocks, block_size, num_heads, head_dim)
+        return PagedCache(torch.zeros(shape, dtype=self._dtype), torch.zeros(shape, dtype=self._dtype))
+
+    def zero_blocks(self, cache: PagedCache, block_ids: Sequence[int]) -> None:
+        which = list(block_ids)
+        cache.keys[which] = 0
+        cache.values[which] = 0
+
+    def begin(self, inputs: StepInputs) -> Step:
+        return Step.of(inputs)
+
+    def embed(self, token_ids: Ints, table: torch.Tensor) -> torch.Tensor:
+        return F.embedding(torch.from_numpy(token_ids), table)
+
+    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        if self._fixed_rows:
+            return in_row_tiles(x, self._fixed_rows, lambda rows: F.linear(rows, weight, bias))
+        return F.linear(x, weight, bias)
+
+    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
+        wide = x.float()
+        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
+        return normed.to(x.dtype) * weight
+
+    def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x + y
+
+    def scale(self, x: torch.Tensor, factor: float) -> torch.Tensor:
+        return x * factor
+
+    def glu(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
+        gate, up = gate_up.chunk(2, dim=-1)
+        return ACTIVATIONS[activation](gate) * up
+
+    def split_heads(self, x: torch.Tensor, sizes: Sequence[int], head_dim: int) -> tuple[torch.Tensor, ...]:
+        heads = x.view(x.shape[0], -1, head_dim)
+        return torch.split(heads, list(sizes), dim=1)
+
+    def angles(self, table: Floats, step: Step) -> torch.Tensor:
+        return torch.from_numpy(table[step.positions])
+
+    def rotate(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
+        half = angles.shape[-1] // 2
+        cos, sin = angles[:, None, :half], angles[:, None, half:]
+        first, second, rest = x[..., :half].float(), x[..., half : 2 * half].float(), x[..., 2 * half :]
+        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
+        return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
+
+    def attend(
+        self,
+        q: torch.Tensor,
+        k: torch.Tensor,
+        v: torch.Tensor,
+        cache: PagedCache,
+        step: Step,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> torch.Tensor:
+        cache.write(k, v, step)
+        attend = attend_strict if self._fixed_rows else attend_fast
+        return attend(q, cache, step, Form(scale, window, soft_cap)).reshape(q.shape[0], -1)
+
+    def gather(self, x: torch.Tensor, rows: Ints) -> torch.Tensor:
+        return x.index_select(0, torch.from_numpy(rows))
+
+    def logits(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+        return self.linear(hidden, weight).float()
+
+    def to_numpy(self, x: torch.Tensor) -> Floats:
+        return x.detach().float().numpy()
+
+
+def to_torch(array: NDArray[Any]) -> torch.Tensor:
+    """A numpy array as a tensor, without a copy if it is writable; uint16 holds bfloat16."""
+    if not array.flags.writeable:
+        array = array.copy()
+    if array.dtype == np.uint16:
+        return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(array)
