@@ -163,7 +163,8 @@ def test_a_stop_string_in_byte_tokens_ends_the_sequence_at_its_last_byte():
 
 @settings(max_examples=200)
 @given(
-    st.lists(st.integers(0, 300), max_size=14), st.lists(st.text("aEé日", min_size=1, max_size=3), min_size=1, max_size=3)
+    st.lists(st.integers(0, 300), max_size=14),
+    st.lists(st.text("aEé日", min_size=1, max_size=3), min_size=1, max_size=3),
 )
 def test_the_matcher_stops_at_the_first_token_whose_text_so_far_holds_a_stop_string(ids, stops):
     for name in ("bytewise", "fallback"):

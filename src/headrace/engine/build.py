@@ -1,12 +1,16 @@
-"""The only place that wires an engine's parts together."""
+"""The only place that wires an engine's parts together.
+
+What executes is imported when an engine is built, so that nothing heavy is loaded by reading this module.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from headrace.engine.chat import ChatTemplate
 from headrace.engine.core import EngineCore
@@ -17,12 +21,29 @@ from headrace.engine.processor import OutputProcessor
 from headrace.engine.sampling_params import Bounds
 from headrace.engine.tokenizer import Tokenizer
 from headrace.schedule.scheduler import Scheduler
-from headrace.words.config import ModelConfig, Resolved
-from headrace.words.errors import RequestError
+from headrace.words.config import EngineConfig, Hardware, ModelConfig, Resolved, resolve
+from headrace.words.errors import ConfigError, RequestError
+from headrace.words.log import get_logger
 from headrace.words.params import SamplingParams
 from headrace.words.plan import CacheLayout, Executor
 
+if TYPE_CHECKING:
+    from headrace.executor.local import Fault
+    from headrace.layers.weights import WeightSource
+    from headrace.load.checkpoint import Progress
+    from headrace.ops.base import Ops
+
+log = get_logger(__name__)
 Clock = Callable[[], float]
+GENERATION_CONFIGS = ("auto", "vllm", "headrace")
+GENERATION_FIELDS = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,3 +119,105 @@ def assemble(
         metrics=metrics,
         closers=closers,
     )
+
+
+def build_engine(
+    asked: EngineConfig, progress: Progress | None = None, ops: Ops | None = None, fault: Fault | None = None
+) -> Engine:
+    """Checkpoint → decisions → model → cache → worker → executor → scheduler. Raises ConfigError and ModelError.
+
+    `progress` hears of download and load. `ops` replaces the backend that is decided; `fault` is called before each
+    half of a step, and what it raises is as if the device had raised it.
+    """
+    from headrace.load.checkpoint import open_checkpoint
+    from headrace.worker.hardware import measure_hardware
+
+    template = _read_template(asked.chat_template)
+    hardware = measure_hardware()
+    checkpoint = open_checkpoint(asked.model, revision=asked.revision, tokenizer=asked.tokenizer, progress=progress)
+    try:
+        tokenizer = checkpoint.tokenizer
+        eos_token_ids = tuple(dict.fromkeys((*checkpoint.config.eos_token_ids, *tokenizer.eos_token_ids)))
+        model = replace(checkpoint.config, eos_token_ids=eos_token_ids)
+        resolved = resolve(asked, model, hardware)
+        defaults = sampling_defaults(asked.generation_config, checkpoint.generation)
+        resolved, layout, executor = _load(resolved, model, checkpoint.weights, hardware, ops, fault)
+    except BaseException:
+        checkpoint.close()
+        raise
+    log.info("decided: %s; %d cache blocks", resolved, layout.num_blocks - 1)
+    return assemble(
+        resolved,
+        model,
+        layout,
+        executor,
+        tokenizer,
+        template or checkpoint.chat_template,
+        special_texts(tokenizer),
+        defaults,
+        closers=(checkpoint.close,),
+    )
+
+
+def _load(
+    resolved: Resolved,
+    model: ModelConfig,
+    weights: WeightSource,
+    hardware: Hardware,
+    ops: Ops | None,
+    fault: Fault | None,
+) -> tuple[Resolved, CacheLayout, Executor]:
+    """The model with its caches behind an executor, and what the memory allowed."""
+    from headrace.comm import SoloComm
+    from headrace.executor.local import LocalExecutor, no_fault
+    from headrace.models.registry import family
+    from headrace.worker.memory import activation_bytes, fit_model_len, make_caches, plan_cache
+    from headrace.worker.rows import Rows
+    from headrace.worker.runner import Runner
+
+    ops = ops or _make_ops(resolved)
+    built = family(model.architecture).build(model, weights, ops, SoloComm(), resolved.scheduler.max_model_len)
+    specs = built.cache_specs()
+    peak_bytes = activation_bytes(model, resolved.scheduler)
+    layout = plan_cache(resolved, specs, built.weight_bytes, peak_bytes, hardware)
+    resolved = fit_model_len(resolved, layout)
+    limits = resolved.scheduler
+    rows = Rows(
+        limits.max_num_seqs, limits.max_model_len, layout.block_size, limits.eos_token_ids, limits.num_drafts
+    )
+    runner = Runner(built, ops, rows, make_caches(ops, specs, layout), limits.max_num_batched_tokens)
+    return resolved, layout, LocalExecutor(runner, fault or no_fault)
+
+
+def _make_ops(resolved: Resolved) -> Ops:
+    from headrace.ops.reference import ReferenceOps
+
+    return ReferenceOps(resolved.dtype, resolved.num_threads)
+
+
+def _read_template(option: str | None) -> str | None:
+    """The text of a chat template: the option itself if it looks like one, else the file that it names."""
+    if option is None or "{" in option:
+        return option
+    try:
+        return Path(option).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        name = Path(option).name
+        raise ConfigError("chat_template", f"{name!r} is neither a template nor a readable file") from error
+
+
+def special_texts(tokenizer: Tokenizer) -> dict[str, str]:
+    """Special tokens by the names that chat templates use, as far as the tokenizer knows them."""
+    ids = {"bos_token": tokenizer.bos_token_id, "eos_token": next(iter(tokenizer.eos_token_ids), None)}
+    return {name: tokenizer.token_bytes(i).decode("utf-8", "replace") for name, i in ids.items() if i is not None}
+
+
+def sampling_defaults(option: str, generation: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of SamplingParams that a checkpoint's generation_config sets; none with `vllm` or `headrace`."""
+    if option not in GENERATION_CONFIGS:
+        raise ConfigError("generation_config", f"must be one of {', '.join(GENERATION_CONFIGS)}, got {option!r}")
+    if option != "auto":
+        return {}
+    return {
+        field: generation[name] for name, field in GENERATION_FIELDS.items() if generation.get(name) is not None
+    }
