@@ -58,14 +58,20 @@ def grammar_bits(emitted: Emitting, segments: tuple[Segment, ...], masks: Masks)
     return bits
 
 
+def _drafts(segment: Segment, rows: Rows) -> list[int]:
+    if not segment.num_drafts:
+        return []
+    start = int(rows.lengths[segment.row])
+    return rows.tokens[segment.row, start : start + segment.num_drafts].tolist()
+
+
 def verify(segment: Segment, drawn: Drawn, first: int, rows: Rows) -> RowResult:
     """Drafts hold while they equal the draw at their place; the first draw that differs ends the segment's tokens.
 
     Draws behind a draft that does not hold follow a text that is not the sequence's: they count for nothing, and
     neither do their failures.
     """
-    start = int(rows.lengths[segment.row])
-    drafts = rows.tokens[segment.row, start : start + segment.num_drafts].tolist()
+    drafts = _drafts(segment, rows)
     token_ids = drawn.token_ids[first : first + 1 + segment.num_drafts].tolist()
     num_accepted = 0
     while num_accepted < segment.num_drafts and token_ids[num_accepted] == drafts[num_accepted]:
