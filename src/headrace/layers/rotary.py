@@ -58,8 +58,13 @@ def dynamic(rope: RopeConfig, num_rotated: int, trained: int, max_model_len: int
 
 
 def llama3(rope: RopeConfig, num_rotated: int, trained: int, max_model_len: int) -> tuple[Frequencies, float]:
-    """Long waves are slowed by a factor, short ones kept, those between blended (Llama 3.1)."""
+    """Long waves are slowed by a factor, short ones kept, those between blended (Llama 3.1).
+
+    A GGUF file tells the outcome, one divisor per dimension, instead of the numbers.
+    """
     numbers = rope.scaling
+    if "divisors" in numbers:
+        return plain_frequencies(rope.theta, num_rotated) / np.array(numbers["divisors"], np.float32), 1.0
     factor, low, high = numbers["factor"], numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original_max_position_embeddings"]
     plain = plain_frequencies(rope.theta, num_rotated)

@@ -29,9 +29,3 @@ class Model(Protocol):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """[R, hidden] → fp32 [R, vocab]"""
-
-
-def activation_bytes(config: ModelConfig, num_tokens: int, num_rows: int) -> int:
-    """The peak of a step from its shapes: the widest layer's values of every token, the logits of every row, fp32."""
-    widest = 4 * config.hidden_size + 3 * config.intermediate_size + 3 * config.num_heads * config.head_dim
-    return 4 * (num_tokens * widest + 3 * num_rows * config.vocab_size)

@@ -1,0 +1,178 @@
+"""A reader of GGUF files, versions 2 and 3 (the format's specification is ggml's docs/gguf.md).
+
+The file is mapped, never read whole; every size it states is checked against the file before anything is made of it.
+"""
+
+from __future__ import annotations
+
+import mmap
+import struct
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.load.quants import QUANTS, Quant
+from headrace.words.errors import ModelError
+
+MAGIC = b"GGUF"
+STRING, ARRAY, BOOL = 8, 9, 7
+SCALARS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", BOOL: "B", 10: "<Q", 11: "<q", 12: "<d"}
+MAX_DIMS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class TensorInfo:
+    """Where a tensor lies. `shape` is in the order of numpy, the last dimension contiguous."""
+
+    name: str
+    shape: tuple[int, ...]
+    quant: Quant
+    offset: int
+    num_bytes: int
+
+
+class GGUFFile:
+    """`metadata` (strings, numbers, lists) and `tensors` of a mapped file. ModelError says what is wrong with it."""
+
+    def __init__(self, path: Path) -> None:
+        self.name = path.name
+        try:
+            with open(path, "rb") as file:
+                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+        except (OSError, ValueError) as error:
+            raise ModelError(self.name, f"cannot be mapped: {getattr(error, 'strerror', None) or error}") from None
+        self._at = 0
+        self.metadata: dict[str, Any] = {}
+        self.tensors: dict[str, TensorInfo] = {}
+        try:
+            self._read()
+        except (struct.error, UnicodeDecodeError, RecursionError, OverflowError, MemoryError):
+            raise ModelError(self.name, f"is damaged near byte {self._at}") from None
+
+    def _read(self) -> None:
+        if self._take(4) != MAGIC:
+            raise ModelError(self.name, "is not a GGUF file (its first bytes are not GGUF)")
+        version, num_tensors, num_entries = self._unpack("<IQQ")
+        if version not in (2, 3):
+            raise ModelError(self.name, f"has GGUF version {version}; versions 2 and 3 can be read")
+        self._check_count("metadata entries", num_entries, least_bytes=13)
+        for _ in range(num_entries):
+            key = self._string()
+            self.metadata[key] = self._value(self._unpack("<I")[0])
+        self._check_count("tensors", num_tensors, least_bytes=24)
+        infos = [self._tensor_header() for _ in range(num_tensors)]
+        self._place(infos)
+
+    def _take(self, count: int) -> bytes:
+        end = self._at + count
+        if count < 0 or end > len(self._map):
+            raise ModelError(self.name, f"ends before byte {end}, as its header says it must not")
+        data = self._map[self._at : end]
+        self._at = end
+        return data
+
+    def _unpack(self, form: str) -> tuple[Any, ...]:
+        return struct.unpack(form, self._take(struct.calcsize(form)))
+
+    def _check_count(self, what: str, count: int, least_bytes: int) -> None:
+        left = len(self._map) - self._at
+        if count * least_bytes > left:
+            raise ModelError(self.name, f"states {count} {what}, more than fit its {len(self._map)} bytes")
+
+    def _string(self) -> str:
+        (length,) = self._unpack("<Q")
+        return self._take(length).decode("utf-8")
+
+    def _value(self, kind: int) -> Any:
+        if kind == STRING:
+            return self._string()
+        if kind == ARRAY:
+            return self._array()
+        if kind not in SCALARS:
+            raise ModelError(self.name, f"has a metadata value of the unknown type {kind}")
+        (value,) = self._unpack(SCALARS[kind])
+        return bool(value) if kind == BOOL else value
+
+    def _array(self) -> Any:
+        kind, count = self._unpack("<IQ")
+        if kind == STRING:
+            self._check_count("strings", count, least_bytes=8)
+            return self._strings(count)
+        if kind in SCALARS:
+            size = struct.calcsize(SCALARS[kind])
+            self._check_count("array values", count, least_bytes=size)
+            values = np.frombuffer(self._take(count * size), np.dtype(SCALARS[kind]))
+            return values.astype(bool).tolist() if kind == BOOL else values.tolist()
+        raise ModelError(self.name, f"has an array of the unsupported type {kind}")
+
+    def _strings(self, count: int) -> list[str]:
+        """A vocabulary has ten thousands: one loop over the map, without a call per string."""
+        data, at, size, unpack = self._map, self._at, len(self._map), struct.Struct("<Q").unpack_from
+        strings = []
+        for _ in range(count):
+            if at + 8 > size:
+                raise ModelError(self.name, "ends within an array of strings")
+            end = at + 8 + unpack(data, at)[0]
+            if end > size:
+                raise ModelError(self.name, "states a string that is longer than the file")
+            strings.append(data[at + 8 : end].decode("utf-8", "surrogateescape"))
+            at = end
+        self._at = at
+        return strings
+
+    def _tensor_header(self) -> tuple[str, tuple[int, ...], Quant, int]:
+        name = self._string()
+        (num_dims,) = self._unpack("<I")
+        if not 1 <= num_dims <= MAX_DIMS:
+            raise ModelError(self.name, f"the tensor {name!r} has {num_dims} dimensions")
+        dims = self._unpack(f"<{num_dims}Q")
+        kind, offset = self._unpack("<IQ")
+        if kind not in QUANTS:
+            raise ModelError(self.name, f"the tensor {name!r} has the unknown quantization type {kind}")
+        return name, tuple(reversed(dims)), QUANTS[kind], offset
+
+    def _place(self, headers: list[tuple[str, tuple[int, ...], Quant, int]]) -> None:
+        alignment = self.metadata.get("general.alignment", 32)
+        if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
+            raise ModelError(self.name, f"has the alignment {alignment!r}, which is no power of two")
+        start = -(-self._at // alignment) * alignment
+        ends: list[tuple[int, int, str]] = []
+        for name, shape, quant, offset in headers:
+            num_bytes = self._num_bytes(name, shape, quant)
+            if name in self.tensors:
+                raise ModelError(self.name, f"has two tensors named {name!r}")
+            if offset % alignment or start + offset + num_bytes > len(self._map):
+                raise ModelError(self.name, f"the tensor {name!r} does not lie within the file; is it truncated?")
+            self.tensors[name] = TensorInfo(name, shape, quant, start + offset, num_bytes)
+            ends.append((offset, offset + num_bytes, name))
+        ends.sort()
+        for (_, end, _first), (begin, _, second) in zip(ends, ends[1:], strict=False):
+            if begin < end:
+                raise ModelError(self.name, f"the tensor {second!r} overlaps another")
+
+    def _num_bytes(self, name: str, shape: tuple[int, ...], quant: Quant) -> int:
+        if shape[-1] % quant.block_values:
+            raise ModelError(self.name, f"the tensor {name!r} has rows of {shape[-1]}, no multiple of its block")
+        count = 1
+        for size in shape:
+            count *= size
+        return count // quant.block_values * quant.block_bytes
+
+    def raw(self, info: TensorInfo) -> NDArray[np.uint8]:
+        """The tensor's bytes, a view of the map."""
+        return np.frombuffer(self._map, np.uint8, info.num_bytes, info.offset)
+
+    def tensor(self, name: str) -> NDArray[np.float32]:
+        """The tensor dequantized to float32."""
+        info = self.tensors[name]
+        return info.quant.dequantize(self.raw(info)).reshape(info.shape)
+
+    def close(self) -> None:
+        """Unmaps the file; views of it that still live keep it mapped."""
+        try:
+            self._map.close()
+        except BufferError:
+            pass

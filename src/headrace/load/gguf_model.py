@@ -1,0 +1,142 @@
+"""A GGUF file as a checkpoint: its metadata as config.json would say it, its tensors under Hugging Face's names."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.load.config import model_config
+from headrace.load.gguf import GGUFFile
+from headrace.load.gguf_tokenizer import tokenizer_from_gguf
+from headrace.load.tokenizer import Tokenizer
+from headrace.words.config import ModelConfig
+from headrace.words.errors import ModelError
+
+ARCHITECTURES = {"llama": "LlamaForCausalLM"}
+LAYER_NAMES = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.o_proj",
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
+OUTER_NAMES = {
+    "token_embd.weight": "model.embed_tokens.weight",
+    "output_norm.weight": "model.norm.weight",
+    "output.weight": "lm_head.weight",
+}
+BUFFERS = ("rope_freqs.weight",)
+FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
+
+
+class GGUFWeights:
+    """Tensors by Hugging Face's names, dequantized to float32 when they are asked for."""
+
+    def __init__(self, file: GGUFFile, config: ModelConfig) -> None:
+        self._file = file
+        self._heads = {"attn_q": config.num_heads, "attn_k": config.num_kv_heads}
+        self._names = {hf_name(name, file.name): name for name in file.tensors if name not in BUFFERS}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(info.num_bytes for info in self._file.tensors.values())
+
+    def names(self) -> Collection[str]:
+        return self._names.keys()
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self._file.tensors[self._names[name]].shape
+
+    def dtype(self, name: str) -> str:
+        """As stored: F32, Q4_1, …"""
+        return self._file.tensors[self._names[name]].quant.name
+
+    def get(self, name: str) -> NDArray[np.float32]:
+        source = self._names[name]
+        array = self._file.tensor(source)
+        heads = self._heads.get(source.split(".")[2]) if source.startswith("blk.") else None
+        return array if heads is None else half_split(array, heads)
+
+
+def hf_name(name: str, file: str) -> str:
+    if name in OUTER_NAMES:
+        return OUTER_NAMES[name]
+    parts = name.split(".")
+    if len(parts) == 4 and parts[0] == "blk" and parts[2] in LAYER_NAMES:
+        return f"model.layers.{parts[1]}.{LAYER_NAMES[parts[2]]}.{parts[3]}"
+    raise ModelError(file, f"the tensor {name!r} belongs to no part of a Llama that is known")
+
+
+def half_split(weight: NDArray[np.float32], heads: int) -> NDArray[np.float32]:
+    """Llama's GGUF rows of q and k have rotary pairs side by side; models rotate dimension i with i + dim / 2."""
+    rows = weight.reshape(heads, weight.shape[0] // heads // 2, 2, *weight.shape[1:])
+    return np.ascontiguousarray(rows.swapaxes(1, 2)).reshape(weight.shape)
+
+
+def raw_config(file: GGUFFile) -> dict[str, Any]:
+    """The metadata as config.json would say it."""
+    metadata = file.metadata
+    arch = metadata.get("general.architecture")
+    if arch not in ARCHITECTURES:
+        raise ModelError(file.name, f"the architecture {arch!r} is not built; known are {', '.join(ARCHITECTURES)}")
+
+    def value(name: str, default: Any = None) -> Any:
+        return metadata.get(f"{arch}.{name}", default)
+
+    table = file.tensors.get("token_embd.weight")
+    raw = {
+        "architectures": [ARCHITECTURES[arch]],
+        "vocab_size": table.shape[0] if table else value("vocab_size"),
+        "hidden_size": value("embedding_length"),
+        "intermediate_size": value("feed_forward_length"),
+        "num_hidden_layers": value("block_count"),
+        "num_attention_heads": value("attention.head_count"),
+        "num_key_value_heads": value("attention.head_count_kv"),
+        "head_dim": value("attention.key_length") or value("rope.dimension_count"),
+        "max_position_embeddings": value("context_length"),
+        "rms_norm_eps": value("attention.layer_norm_rms_epsilon", 1e-5),
+        "rope_parameters": rope_parameters(file, value),
+        "tie_word_embeddings": "output.weight" not in file.tensors,
+        "attention_bias": "blk.0.attn_q.bias" in file.tensors,
+        "mlp_bias": "blk.0.ffn_up.bias" in file.tensors,
+        "torch_dtype": stored_dtype(file),
+        "eos_token_id": metadata.get("tokenizer.ggml.eos_token_id"),
+        "bos_token_id": metadata.get("tokenizer.ggml.bos_token_id"),
+    }
+    return {name: entry for name, entry in raw.items() if entry is not None}
+
+
+def stored_dtype(file: GGUFFile) -> str:
+    """The embedding's; a quantized file is computed in bfloat16 unless somebody asks for more."""
+    table = file.tensors.get("token_embd.weight")
+    return FLOATS.get(table.quant.name, "bfloat16") if table else "bfloat16"
+
+
+def rope_parameters(file: GGUFFile, value: Any) -> dict[str, Any]:
+    """Frequencies that Llama 3 scales are written out as one divisor per dimension; they are told as they are."""
+    rope: dict[str, Any] = {"rope_theta": value("rope.freq_base", 10_000.0), "rope_type": "default"}
+    kind = value("rope.scaling.type", "none")
+    if kind not in ("none", "linear", "yarn"):
+        raise ModelError(file.name, f"rope scaling {kind!r} is unknown; known are none, linear and yarn")
+    if kind != "none":
+        rope |= {"rope_type": kind, "factor": value("rope.scaling.factor", 1.0)}
+        if (original := value("rope.scaling.original_context_length")) is not None:
+            rope["original_max_position_embeddings"] = original
+    if "rope_freqs.weight" in file.tensors:
+        rope |= {"rope_type": "llama3", "divisors": file.tensor("rope_freqs.weight").tolist()}
+    return rope
+
+
+def open_gguf(path: Path) -> tuple[ModelConfig, GGUFWeights, Tokenizer, Mapping[str, Any], GGUFFile]:
+    """Configuration, weights, tokenizer, generation defaults, and the file to close."""
+    file = GGUFFile(path)
+    config = model_config(raw_config(file), file.name)
+    return config, GGUFWeights(file, config), tokenizer_from_gguf(file.metadata, file.name), {}, file
