@@ -140,15 +140,16 @@ class LLM:
         with DeferredInterrupt() as interrupt, progress_bar(use_tqdm, len(items), self.llm_engine) as bar:
             return self._run_all(checked, interrupt, bar)
 
-    def _check(self, prompt: Prompt, params: Params, priority: int | None) -> Checked | RequestOutput:
+    def _check(self, prompt: Prompt, params: Params, priority: int | None) -> Checked | Output:
         try:
             return self.llm_engine.engine.inputs.check(prompt, params, priority)
         except PromptTooLongError as error:
-            return refused(prompt if isinstance(prompt, str) else None, error)
+            return refused(prompt if isinstance(prompt, str) else None, params, error)
 
-    def _run_all(self, checked: list[Checked | RequestOutput], interrupt: DeferredInterrupt, bar: Bar) -> list[Output]:
+    def _run_all(self, checked: list[Checked | Output], interrupt: DeferredInterrupt, bar: Bar) -> list[Output]:
         """Everything is queued first, then stepped to its end; what is left when something is raised is aborted."""
-        engine, done = self.llm_engine, {}
+        engine = self.llm_engine
+        done: dict[int, Output] = {}
         open_ids: dict[int, int] = {}
         try:
             for place, item in enumerate(checked):

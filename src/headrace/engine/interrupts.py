@@ -31,10 +31,14 @@ class DeferredInterrupt:
         if error is None:
             self.check()
 
+    def take(self) -> bool:
+        """Whether a Ctrl-C was noted since the last time; it is then settled."""
+        is_noted, self._is_noted = self._is_noted, False
+        return is_noted
+
     def check(self) -> None:
         """Raises KeyboardInterrupt if one was noted."""
-        if self._is_noted:
-            self._is_noted = False
+        if self.take():
             raise KeyboardInterrupt
 
     def _note(self, signum: int, frame: FrameType | None) -> None:

@@ -78,6 +78,10 @@ class LLMEngine:
             for ours in self.engine.outputs.find(client_id):
                 self.engine.core.put(Abort(ours))
 
+    def abort(self, request_id: int) -> None:
+        """Ends one request by our id of it, with one final output at the next step."""
+        self.engine.core.put(Abort(request_id))
+
     def discard(self, request_ids: Iterable[int]) -> None:
         """Aborts requests whose outputs nobody will ask for."""
         ids = list(request_ids)

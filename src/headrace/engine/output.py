@@ -18,7 +18,7 @@ from headrace.words.outputs import (
     RequestOutput,
     TokenLogprobs,
 )
-from headrace.words.params import Pooling, Request, Sampling
+from headrace.words.params import Pooling, PoolingParams, Request, Sampling, SamplingParams
 from headrace.words.plan import TokenEvent
 
 Output = RequestOutput | EmbeddingOutput
@@ -232,8 +232,10 @@ def finish_vector(hidden: Sequence[float], pooling: Pooling) -> list[float]:
     return [x / length for x in vector] if length > 0 else vector
 
 
-def refused(prompt: str, error: Exception) -> RequestOutput:
+def refused(prompt: str | None, params: SamplingParams | PoolingParams, error: Exception) -> Output:
     """The output of a prompt too long to be read at all."""
     reason = FinishReason.PROMPT_TOO_LONG.value
+    if isinstance(params, PoolingParams):
+        return EmbeddingOutput("", [], [], finished=True, finish_reason=reason, finish_detail=str(error))
     choice = CompletionOutput(0, "", [], finish_reason=reason, finish_detail=str(error))
     return RequestOutput("", prompt, [], [choice], finished=True)

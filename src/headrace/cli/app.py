@@ -1,0 +1,77 @@
+"""The `headrace` program: its commands, its exit codes, and errors as one line."""
+
+from __future__ import annotations
+
+import logging
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from headrace.cli.chat import chat
+from headrace.cli.generate import generate
+from headrace.cli.model import OpenLLM, open_llm
+from headrace.words.errors import HeadraceError, nearest
+
+USAGE_ERROR = 2
+FAILURE = 1
+INTERRUPTED = 130
+EPILOG = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `headrace COMMAND --help` lists the options."
+
+app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False)
+app.command(epilog=EPILOG)(generate)
+app.command(epilog=EPILOG)(chat)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from headrace import __version__
+
+        print(f"headrace {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def root(
+    version: Annotated[
+        bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
+    ] = False,
+) -> None:
+    """Large language models: continue prompts, and chat."""
+
+
+def run(arguments: Sequence[str] | None = None, opener: OpenLLM = open_llm) -> int:
+    """Runs a command line (the process's own by default) and gives its exit code; no exception leaves it."""
+    try:
+        given = None if arguments is None else list(arguments)
+        code = app(args=given, prog_name="headrace", standalone_mode=False, obj=opener)
+        return code if isinstance(code, int) else 0
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except typer.Abort:
+        return FAILURE
+    except HeadraceError as error:
+        return _report(error, str(error), FAILURE)
+    except Exception as error:
+        if hasattr(error, "format_message"):
+            return _report(error, usage_line(error), USAGE_ERROR)
+        text = f"internal error: {type(error).__name__}: {error}; run again with --log-level debug"
+        return _report(error, text, FAILURE)
+
+
+def usage_line(error: Any) -> str:
+    """A usage error in one line, with the nearest option where one was misspelt."""
+    if close := getattr(error, "possibilities", None):
+        return f"{error.message.rstrip('.')}{nearest(error.option_name, close)}"
+    return str(error.format_message())
+
+
+def _report(error: Exception, text: str, code: int) -> int:
+    if not text.strip():
+        return code
+    if logging.getLogger("headrace").isEnabledFor(logging.DEBUG):
+        traceback.print_exception(error)
+    print(f"headrace: {' '.join(text.split())}", file=sys.stderr)
+    return code

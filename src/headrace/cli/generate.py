@@ -1,0 +1,105 @@
+"""`headrace generate`: answers to prompts."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import replace
+from typing import Annotated
+
+import typer
+
+from headrace.cli import report
+from headrace.cli.model import LogLevelOption, ModelOption, SystemOption, conversation, open_model, read_prompt
+from headrace.cli.options import Options, engine_options, sampling_options, takes
+from headrace.cli.stream import stream
+from headrace.engine.inputs import Prompt
+from headrace.engine.timeline import render
+from headrace.llm import LLM
+from headrace.words.config import DEFAULT_MODEL
+from headrace.words.outputs import RequestOutput
+from headrace.words.params import SamplingParams
+
+MAX_TOKENS = 256
+"""Of an answer on the command line, when neither the user nor the checkpoint says otherwise."""
+
+
+@takes(engine=engine_options, sampling=sampling_options)
+def generate(
+    context: typer.Context,
+    prompts: Annotated[list[str], typer.Argument(metavar="PROMPT...", help="What to answer; - reads standard input.")],
+    model: ModelOption = DEFAULT_MODEL,
+    system: SystemOption = None,
+    raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Print the life of each request on stderr.")] = False,
+    log_level: LogLevelOption = None,
+    *,
+    engine: Options,
+    sampling: Options,
+) -> int:
+    """Answer prompts and print text and speed.
+
+    A model with a chat template gets each prompt as a user's message. A single answer is printed while it is made,
+    at most 256 tokens long unless --max-tokens says otherwise.
+    """
+    with open_model(context, model, engine, log_level) as llm:
+        params = sampling_params(llm, sampling)
+        texts = [read_prompt(text) for text in prompts]
+        items = [prompt_of(llm, text, system, raw) for text in texts]
+        watch = report.Stopwatch()
+        if len(items) == 1 and params.n == 1 and not as_json:
+            outputs = [print_stream(llm, items[0], params)]
+        else:
+            outputs = llm.generate(items, params)
+        seconds = watch.read()
+    if as_json:
+        print(json.dumps(report.as_json(model, outputs, seconds), ensure_ascii=False))
+    elif len(items) > 1 or params.n > 1:
+        print_answers(texts, outputs)
+    return tell_the_rest(outputs, seconds, explain)
+
+
+def sampling_params(llm: LLM, given: Options) -> SamplingParams:
+    """The checkpoint's defaults with what was asked on top."""
+    params = replace(llm.get_default_sampling_params(), **given)
+    return replace(params, max_tokens=MAX_TOKENS) if params.max_tokens is None else params
+
+
+def prompt_of(llm: LLM, text: str, system: str | None, raw: bool) -> Prompt:
+    if raw or llm.llm_engine.engine.template is None:
+        return text if system is None else f"{system}\n\n{text}"
+    chat = llm.get_chat_template().render(conversation(system, text))
+    return {"prompt": chat.text, "prompt_token_ids": chat.token_ids}
+
+
+def print_stream(llm: LLM, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+    """Prints an answer as it comes; gives the final output."""
+    shown, output = 0, None
+    for output in stream(llm.llm_engine, prompt, params):
+        text = output.outputs[0].text
+        sys.stdout.write(text[shown:])
+        sys.stdout.flush()
+        shown = len(text)
+    sys.stdout.write("\n")
+    assert output is not None
+    return output
+
+
+def print_answers(texts: list[str], outputs: list[RequestOutput]) -> None:
+    for text, output in zip(texts, outputs, strict=True):
+        for choice in output.outputs:
+            number = f" [{choice.index}]" if len(output.outputs) > 1 else ""
+            print(f"> {text}{number}\n{choice.text.strip()}\n")
+
+
+def tell_the_rest(outputs: list[RequestOutput], seconds: float, explain: bool) -> int:
+    """Speed, timelines and bad ends on stderr; gives the exit code."""
+    print(report.speed(outputs, seconds).line(), file=sys.stderr)
+    if explain:
+        print("\n".join(render(output) for output in outputs), file=sys.stderr)
+    bad = report.bad_ends(outputs)
+    for line in bad:
+        print(f"headrace: {line}", file=sys.stderr)
+    was_stopped = any(choice.finish_reason == "abort" for output in outputs for choice in output.outputs)
+    return 130 if was_stopped else 1 if bad else 0
