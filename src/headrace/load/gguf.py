@@ -15,12 +15,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.load.quants import QUANTS, Quant
-from headrace.words.errors import ModelError
+from headrace.words.errors import ModelError, brief
 
 MAGIC = b"GGUF"
 STRING, ARRAY, BOOL = 8, 9, 7
 SCALARS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", BOOL: "B", 10: "<Q", 11: "<q", 12: "<d"}
 MAX_DIMS = 4
+MAX_NESTING = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,10 @@ class TensorInfo:
 
 
 class GGUFFile:
-    """`metadata` (strings, numbers, lists) and `tensors` of a mapped file. ModelError says what is wrong with it."""
+    """`metadata` (strings, numbers, lists of strings, arrays of numbers) and `tensors` of a mapped file.
+
+    ModelError says what is wrong with it. What is made of the header is of the size of the header at most.
+    """
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
@@ -49,18 +53,20 @@ class GGUFFile:
         self.tensors: dict[str, TensorInfo] = {}
         try:
             self._read()
-        except (struct.error, UnicodeDecodeError, RecursionError, OverflowError, MemoryError):
-            raise ModelError(self.name, f"is damaged near byte {self._at}") from None
+        except UnicodeDecodeError:
+            raise ModelError(self.name, f"has a string near byte {self._at} that is not UTF-8") from None
 
     def _read(self) -> None:
         if self._take(4) != MAGIC:
             raise ModelError(self.name, "is not a GGUF file (its first bytes are not GGUF)")
         version, num_tensors, num_entries = self._unpack("<IQQ")
         if version not in (2, 3):
-            raise ModelError(self.name, f"has GGUF version {version}; versions 2 and 3 can be read")
+            raise ModelError(self.name, f"has GGUF version {version}; versions 2 and 3 (little-endian) can be read")
         self._check_count("metadata entries", num_entries, least_bytes=13)
         for _ in range(num_entries):
             key = self._string()
+            if key in self.metadata:
+                raise ModelError(self.name, f"has two metadata entries named {brief(key)}")
             self.metadata[key] = self._value(self._unpack("<I")[0])
         self._check_count("tensors", num_tensors, least_bytes=24)
         infos = [self._tensor_header() for _ in range(num_tensors)]
@@ -68,8 +74,9 @@ class GGUFFile:
 
     def _take(self, count: int) -> bytes:
         end = self._at + count
-        if count < 0 or end > len(self._map):
-            raise ModelError(self.name, f"ends before byte {end}, as its header says it must not")
+        if end > len(self._map):
+            size = len(self._map)
+            raise ModelError(self.name, f"ends after {size} bytes, its header speaks of byte {end}; is it truncated?")
         data = self._map[self._at : end]
         self._at = end
         return data
@@ -96,17 +103,20 @@ class GGUFFile:
         (value,) = self._unpack(SCALARS[kind])
         return bool(value) if kind == BOOL else value
 
-    def _array(self) -> Any:
+    def _array(self, depth: int = 0) -> Any:
         kind, count = self._unpack("<IQ")
         if kind == STRING:
             self._check_count("strings", count, least_bytes=8)
             return self._strings(count)
-        if kind in SCALARS:
-            size = struct.calcsize(SCALARS[kind])
-            self._check_count("array values", count, least_bytes=size)
-            values = np.frombuffer(self._take(count * size), np.dtype(SCALARS[kind]))
-            return values.astype(bool).tolist() if kind == BOOL else values.tolist()
-        raise ModelError(self.name, f"has an array of the unsupported type {kind}")
+        if kind == ARRAY and depth < MAX_NESTING:
+            self._check_count("arrays", count, least_bytes=12)
+            return [self._array(depth + 1) for _ in range(count)]
+        if kind not in SCALARS:
+            raise ModelError(self.name, f"has a metadata array of the unsupported type {kind}")
+        size = struct.calcsize(SCALARS[kind])
+        self._check_count("array values", count, least_bytes=size)
+        values = np.frombuffer(self._take(count * size), np.dtype(SCALARS[kind]))
+        return values.astype(bool) if kind == BOOL else values
 
     def _strings(self, count: int) -> list[str]:
         """A vocabulary has ten thousands: one loop over the map, without a call per string."""
@@ -118,44 +128,45 @@ class GGUFFile:
             end = at + 8 + unpack(data, at)[0]
             if end > size:
                 raise ModelError(self.name, "states a string that is longer than the file")
-            strings.append(data[at + 8 : end].decode("utf-8", "surrogateescape"))
-            at = end
-        self._at = at
+            strings.append(data[at + 8 : end].decode("utf-8"))
+            self._at = at = end
         return strings
 
     def _tensor_header(self) -> tuple[str, tuple[int, ...], Quant, int]:
         name = self._string()
         (num_dims,) = self._unpack("<I")
         if not 1 <= num_dims <= MAX_DIMS:
-            raise ModelError(self.name, f"the tensor {name!r} has {num_dims} dimensions")
+            raise ModelError(self.name, f"the tensor {brief(name)} has {num_dims} dimensions")
         dims = self._unpack(f"<{num_dims}Q")
+        if 0 in dims:
+            raise ModelError(self.name, f"the tensor {brief(name)} has a dimension of 0")
         kind, offset = self._unpack("<IQ")
         if kind not in QUANTS:
-            raise ModelError(self.name, f"the tensor {name!r} has the unknown quantization type {kind}")
+            raise ModelError(self.name, f"the tensor {brief(name)} has the unknown quantization type {kind}")
         return name, tuple(reversed(dims)), QUANTS[kind], offset
 
     def _place(self, headers: list[tuple[str, tuple[int, ...], Quant, int]]) -> None:
         alignment = self.metadata.get("general.alignment", 32)
         if not isinstance(alignment, int) or alignment <= 0 or alignment & (alignment - 1):
-            raise ModelError(self.name, f"has the alignment {alignment!r}, which is no power of two")
+            raise ModelError(self.name, f"has the alignment {brief(alignment)}, which is no power of two")
         start = -(-self._at // alignment) * alignment
         ends: list[tuple[int, int, str]] = []
         for name, shape, quant, offset in headers:
             num_bytes = self._num_bytes(name, shape, quant)
             if name in self.tensors:
-                raise ModelError(self.name, f"has two tensors named {name!r}")
+                raise ModelError(self.name, f"has two tensors named {brief(name)}")
             if offset % alignment or start + offset + num_bytes > len(self._map):
-                raise ModelError(self.name, f"the tensor {name!r} does not lie within the file; is it truncated?")
+                raise ModelError(self.name, f"the tensor {brief(name)} does not lie within the file; is it truncated?")
             self.tensors[name] = TensorInfo(name, shape, quant, start + offset, num_bytes)
             ends.append((offset, offset + num_bytes, name))
         ends.sort()
         for (_, end, _first), (begin, _, second) in zip(ends, ends[1:], strict=False):
             if begin < end:
-                raise ModelError(self.name, f"the tensor {second!r} overlaps another")
+                raise ModelError(self.name, f"the tensor {brief(second)} overlaps another")
 
     def _num_bytes(self, name: str, shape: tuple[int, ...], quant: Quant) -> int:
         if shape[-1] % quant.block_values:
-            raise ModelError(self.name, f"the tensor {name!r} has rows of {shape[-1]}, no multiple of its block")
+            raise ModelError(self.name, f"the tensor {brief(name)} has rows of {shape[-1]}, no multiple of its block")
         count = 1
         for size in shape:
             count *= size

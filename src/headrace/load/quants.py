@@ -23,8 +23,9 @@ class Quant(NamedTuple):
     unpack: Callable[[Bytes], Floats]
 
     def dequantize(self, raw: Bytes) -> Floats:
-        """Bytes of whole blocks → float32, flat."""
-        return self.unpack(raw.reshape(-1, self.block_bytes)).reshape(-1)
+        """Bytes of whole blocks → float32, flat. A scale that is not finite makes values that are not, silently."""
+        with np.errstate(invalid="ignore", over="ignore"):
+            return self.unpack(raw.reshape(-1, self.block_bytes)).reshape(-1)
 
 
 def halves(raw: Bytes) -> Floats:

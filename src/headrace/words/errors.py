@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
 
 
@@ -76,3 +77,12 @@ def nearest(name: str, known: Iterable[str]) -> str:
     """`"; did you mean 'x'?"` for the known name closest to `name`, or nothing."""
     close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def brief(value: object) -> str:
+    """`value` as an error message shows it: on one line, and short however long it is."""
+    return _SHORT.repr(value)
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxstring = _SHORT.maxother = _SHORT.maxlong = 80
