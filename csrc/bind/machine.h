@@ -1,0 +1,28 @@
+// The threads and the kernels that run on them.
+#pragma once
+#include <string>
+
+#include "core/isa.h"
+#include "core/ops.h"
+
+namespace headrace {
+
+inline const Kernels& kernels_of(Isa isa) {
+#if defined(HEADRACE_X86)
+  if (isa == Isa::avx2) return kernels_avx2;
+  if (isa == Isa::avx512) return kernels_avx512;
+#if defined(HEADRACE_AMX)
+  if (isa == Isa::amx) return kernels_amx;
+#endif
+#endif
+  return kernels_portable;
+}
+
+struct Machine {
+  Machine(int num_threads, const std::string& wanted) : isa(choose_isa(wanted)), kernels(kernels_of(isa)), pool(num_threads) {}
+  Isa isa;
+  const Kernels& kernels;
+  Pool pool;
+};
+
+}  // namespace headrace

@@ -1,0 +1,112 @@
+// The ops over numpy arrays, one call each, the GIL released.
+#include <nanobind/nanobind.h>
+
+#include "bind/arrays.h"
+#include "bind/machine.h"
+#include "bind/step.h"
+
+namespace headrace {
+namespace {
+
+template <class Op>
+void run(Machine& machine, void (*kernel)(const Op&, Team&), const Op& op) {
+  nb::gil_scoped_release release;
+  machine.pool.run([&](Team& team) { kernel(op, team); });
+}
+
+void linear(Machine& machine, const Array& x, const PackedWeight& weight, const nb::object& bias, const Array& y) {
+  const View in = view_of(x), out = view_of(y);
+  require(in.rows == out.rows && in.cols == weight.k && out.cols == weight.n, "linear: shapes do not fit");
+  require(in.type == weight.type && (out.type == in.type || out.type == Type::f32), "linear: types do not fit");
+  const float* added = nullptr;
+  Floats values;
+  if (!bias.is_none()) {
+    values = nb::cast<Floats>(bias);
+    require(static_cast<i64>(values.shape(0)) == weight.n, "linear: the bias does not fit");
+    added = values.data();
+  }
+  run(machine, machine.kernels.linear, Linear{in, &weight, added, out});
+}
+
+void embed(Machine& machine, const Ints& token_ids, const PackedWeight& table, const Array& y) {
+  const View out = view_of(y);
+  require(out.rows == static_cast<i64>(token_ids.shape(0)) && out.cols == table.k && out.type == table.type,
+          "embed: shapes or types do not fit");
+  for (i64 i = 0; i < out.rows; i++)
+    require(token_ids.data()[i] >= 0 && token_ids.data()[i] < table.n, "embed: no such token id");
+  run(machine, machine.kernels.embed, Embed{token_ids.data(), &table, out});
+}
+
+void rms_norm(Machine& machine, const Array& x, const nb::object& residual, const Floats& weight, float eps, const Array& y) {
+  const View in = view_of(x), out = view_of(y);
+  const i64 dim = static_cast<i64>(weight.shape(0));
+  require_same(in, out, "rms_norm: shapes or types do not fit");
+  require(dim > 0 && in.cols % dim == 0, "rms_norm: the weight does not fit");
+  View kept;
+  if (!residual.is_none()) {
+    kept = view_of(nb::cast<Array>(residual));
+    require_same(in, kept, "rms_norm: the residual does not fit");
+  }
+  run(machine, machine.kernels.rms_norm, RmsNorm{in, kept, out, weight.data(), dim, eps});
+}
+
+void glu(Machine& machine, const Array& gate_up, int activation, const Array& y) {
+  const View in = view_of(gate_up), out = view_of(y);
+  require(in.rows == out.rows && in.cols == 2 * out.cols && in.type == out.type, "glu: shapes or types do not fit");
+  require(activation >= 0 && activation <= 3, "glu: no such activation");
+  run(machine, machine.kernels.glu, Glu{in, out, static_cast<Activation>(activation)});
+}
+
+void add(Machine& machine, const Array& x, const Array& y, const Array& out) {
+  const Add op{view_of(x), view_of(y), view_of(out)};
+  require_same(op.x, op.y, "add: shapes or types do not fit");
+  require_same(op.x, op.out, "add: shapes or types do not fit");
+  run(machine, machine.kernels.add, op);
+}
+
+void scale(Machine& machine, const Array& x, float factor, const Array& out) {
+  const Scale op{view_of(x), view_of(out), factor};
+  require_same(op.x, op.out, "scale: shapes or types do not fit");
+  run(machine, machine.kernels.scale, op);
+}
+
+void gather(Machine& machine, const Array& x, const Ints& rows, const Array& out) {
+  const Gather op{view_of(x), rows.data(), view_of(out)};
+  require(op.out.rows == static_cast<i64>(rows.shape(0)) && op.x.cols == op.out.cols && op.x.type == op.out.type,
+          "gather: shapes or types do not fit");
+  for (i64 i = 0; i < op.out.rows; i++) require(op.rows[i] >= 0 && op.rows[i] < op.x.rows, "gather: no such row");
+  run(machine, machine.kernels.gather, op);
+}
+
+void rotate(Machine& machine, const Array& x, const FloatRows& angles, const Array& out) {
+  require(x.ndim() == 3, "rotate: [tokens, heads, dim] is expected");
+  const View in = view_of(x), to = view_of(out);
+  const i64 dim = static_cast<i64>(x.shape(2)), turned = static_cast<i64>(angles.shape(1));
+  require_same(in, to, "rotate: shapes or types do not fit");
+  require(static_cast<i64>(angles.shape(0)) == in.rows && turned <= dim && turned % 2 == 0, "rotate: angles do not fit");
+  run(machine, machine.kernels.rotate, Rotate{in, to, static_cast<i64>(x.shape(1)), dim, angles.data(), turned});
+}
+
+void attend(Machine& machine, const Array& q, const Array& k, const Array& v, Cache& cache, const StepArrays& step,
+            float scale, i64 window, float soft_cap, const Array& out) {
+  Attend op{view_of(q), view_of(k), view_of(v), &cache, step.step(), view_of(out), 0, scale, window, soft_cap};
+  check_attend(op);
+  op.num_heads = op.q.cols / cache.dim;
+  run(machine, machine.kernels.attend, op);
+}
+
+}  // namespace
+
+void bind_ops(nb::class_<Machine>& machine) {
+  machine.def("linear", &linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("y"))
+      .def("embed", &embed)
+      .def("rms_norm", &rms_norm, nb::arg("x"), nb::arg("residual").none(), nb::arg("weight"), nb::arg("eps"), nb::arg("y"))
+      .def("glu", &glu)
+      .def("add", &add)
+      .def("scale", &scale)
+      .def("gather", &gather)
+      .def("rotate", &rotate)
+      .def("attend", &attend);
+}
+
+}  // namespace headrace

@@ -1,0 +1,216 @@
+// A model's forward as a flat list of ops over buffers, run for any number of tokens in one call.
+#include <nanobind/nanobind.h>
+
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "bind/arrays.h"
+#include "bind/machine.h"
+#include "bind/step.h"
+
+namespace headrace {
+namespace {
+
+// Columns [offset, offset + cols) of a buffer.
+struct Place {
+  int buffer;
+  i64 offset, cols;
+};
+
+struct Room {
+  i64 stride;
+  Type type;
+  HugeBuffer data;
+};
+
+class Program {
+ public:
+  Program(Machine& machine, i64 max_tokens) : machine_(machine), max_tokens_(max_tokens) {}
+  Program(const Program&) = delete;
+  Program& operator=(const Program&) = delete;
+
+  int add_buffer(i64 cols, bool is_bf16) {
+    const Type type = is_bf16 ? Type::bf16 : Type::f32;
+    rooms_.push_back({cols, type, HugeBuffer(max_tokens_ * cols * item_bytes(type))});
+    return static_cast<int>(rooms_.size()) - 1;
+  }
+
+  void embed(const PackedWeight& table, Place y) {
+    require(table.k == y.cols && table.type == room(y).type, "embed: shapes or types do not fit");
+    vocab_ = table.n;
+    record([this, &table, y](const Step& s, Team& t) { machine_.kernels.embed({s.token_ids, &table, view(y, s)}, t); });
+  }
+
+  void angles(const FloatRows& table, Place y) {
+    require(static_cast<i64>(table.shape(1)) == y.cols && room(y).type == Type::f32, "angles: shapes do not fit");
+    max_positions_ = static_cast<i64>(table.shape(0));
+    const View from{const_cast<float*>(table.data()), max_positions_, y.cols, y.cols, Type::f32};
+    record([this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
+  }
+
+  void linear(Place x, const PackedWeight& weight, const nb::object& bias, Place y) {
+    require(x.cols == weight.k && y.cols == weight.n && room(x).type == weight.type, "linear: shapes do not fit");
+    const float* added = bias.is_none() ? nullptr : nb::cast<Floats>(bias).data();
+    record([this, x, &weight, added, y](const Step& s, Team& t) {
+      machine_.kernels.linear({view(x, s), &weight, added, view(y, s)}, t);
+    });
+  }
+
+  void rms_norm(Place x, const nb::object& residual, const Floats& weight, float eps, Place y) {
+    const float* factors = weight.data();
+    const i64 dim = static_cast<i64>(weight.shape(0));
+    require(dim > 0 && x.cols % dim == 0 && x.cols == y.cols, "rms_norm: shapes do not fit");
+    const bool adds = !residual.is_none();
+    const Place kept = adds ? nb::cast<Place>(residual) : Place{};
+    record([this, x, adds, kept, factors, dim, eps, y](const Step& s, Team& t) {
+      machine_.kernels.rms_norm({view(x, s), adds ? view(kept, s) : View{}, view(y, s), factors, dim, eps}, t);
+    });
+  }
+
+  void add(Place x, Place y, Place out) {
+    require(x.cols == y.cols && x.cols == out.cols, "add: shapes do not fit");
+    record([this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
+  }
+
+  void scale(Place x, float factor, Place out) {
+    require(x.cols == out.cols, "scale: shapes do not fit");
+    record([this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
+  }
+
+  void glu(Place gate_up, int activation, Place y) {
+    require(gate_up.cols == 2 * y.cols && activation >= 0 && activation <= 3, "glu: shapes do not fit");
+    record([this, gate_up, activation, y](const Step& s, Team& t) {
+      machine_.kernels.glu({view(gate_up, s), view(y, s), static_cast<Activation>(activation)}, t);
+    });
+  }
+
+  void rotate(Place x, i64 num_heads, Place angles, Place out) {
+    require(x.cols == out.cols && x.cols % num_heads == 0 && angles.cols <= x.cols / num_heads &&
+                room(angles).stride == angles.cols, "rotate: shapes do not fit");
+    record([this, x, num_heads, angles, out](const Step& s, Team& t) {
+      machine_.kernels.rotate({view(x, s), view(out, s), num_heads, x.cols / num_heads,
+                               static_cast<const float*>(view(angles, s).data), angles.cols}, t);
+    });
+  }
+
+  void attend(Place q, Place k, Place v, Cache& cache, float scale, i64 window, float soft_cap, Place out) {
+    const Attend shape{{}, {}, {}, &cache, {}, {}, q.cols / cache.dim, scale, window, soft_cap};
+    attends_.push_back({shape, q, k, v, out});
+    record([this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
+  }
+
+  // Runs all ops; the result lies in the buffer that the caller knows.
+  void run(const StepArrays& arrays) {
+    const Step step = arrays.step();
+    require(step.num_tokens <= max_tokens_, "the step has more tokens than the program has room for");
+    check(step);
+    nb::gil_scoped_release release;
+    machine_.pool.run([&](Team& team) {
+      for (const auto& op : ops_) op->run(step, team);
+    });
+  }
+
+  nb::object result(Place place, i64 num_rows) {
+    Room& from = rooms_.at(place.buffer);
+    const std::size_t shape[2] = {static_cast<std::size_t>(num_rows), static_cast<std::size_t>(place.cols)};
+    const i64 strides[2] = {from.stride, 1};
+    char* data = from.data.as<char>() + place.offset * item_bytes(from.type);
+    const nb::dlpack::dtype type = from.type == Type::f32 ? nb::dtype<float>() : nb::dtype<u16>();
+    return nb::cast(nb::ndarray<nb::numpy>(data, 2, shape, nb::find(this), strides, type));
+  }
+
+  i64 num_ops() const { return static_cast<i64>(ops_.size()); }
+
+ private:
+  struct Call {
+    virtual ~Call() = default;
+    virtual void run(const Step& step, Team& team) const = 0;
+  };
+  template <class Body>
+  struct Recorded final : Call {
+    explicit Recorded(Body b) : body(std::move(b)) {}
+    void run(const Step& step, Team& team) const override { body(step, team); }
+    Body body;
+  };
+  struct Attention {
+    Attend shape;
+    Place q, k, v, out;
+  };
+
+  template <class Body>
+  void record(Body body) {
+    ops_.push_back(std::make_unique<Recorded<Body>>(std::move(body)));
+  }
+
+  const Room& room(Place p) const { return rooms_.at(p.buffer); }
+
+  View view(Place p, const Step& step) const {
+    const Room& from = rooms_[p.buffer];
+    return {from.data.as<char>() + p.offset * item_bytes(from.type), step.num_tokens, p.cols, from.stride, from.type};
+  }
+
+  Attend filled(Attend op, Place q, Place k, Place v, Place out, const Step& step) const {
+    op.q = view(q, step);
+    op.k = view(k, step);
+    op.v = view(v, step);
+    op.out = view(out, step);
+    op.step = step;
+    return op;
+  }
+
+  // All layers share one step: the first attention is checked whole, the others differ in nothing that is data.
+  void check(const Step& step) const {
+    for (i64 t = 0; t < step.num_tokens; t++) {
+      require(step.token_ids[t] >= 0 && step.token_ids[t] < vocab_, "no such token id");
+      require(max_positions_ == 0 || step.positions[t] < max_positions_, "a position lies behind the table of angles");
+    }
+    const Cache* checked = nullptr;
+    for (const Attention& a : attends_) {
+      if (checked && checked->num_blocks == a.shape.cache->num_blocks && checked->block_size == a.shape.cache->block_size)
+        continue;
+      check_attend(filled(a.shape, a.q, a.k, a.v, a.out, step));
+      checked = a.shape.cache;
+    }
+  }
+
+  Machine& machine_;
+  i64 max_tokens_, vocab_ = INT64_MAX, max_positions_ = 0;
+  std::vector<Room> rooms_;
+  std::vector<Attention> attends_;
+  std::vector<std::unique_ptr<Call>> ops_;
+};
+
+}  // namespace
+
+void bind_program(nb::module_& module) {
+  nb::class_<StepArrays>(module, "Step")
+      .def(nb::new_([](const Ints& token_ids, const Ints& positions, const Longs& slots, const Ints& query_starts,
+                       const Ints& context_lens, const Table& block_tables) {
+        return make_step(token_ids, positions, slots, query_starts, context_lens, block_tables);
+      }));
+  nb::class_<Place>(module, "Place")
+      .def(nb::init<int, i64, i64>())
+      .def_ro("buffer", &Place::buffer)
+      .def_ro("offset", &Place::offset)
+      .def_ro("cols", &Place::cols);
+  nb::class_<Program>(module, "Program")
+      .def(nb::init<Machine&, i64>(), nb::keep_alive<1, 2>())
+      .def("add_buffer", &Program::add_buffer)
+      .def("embed", &Program::embed, nb::keep_alive<1, 2>())
+      .def("angles", &Program::angles, nb::keep_alive<1, 2>())
+      .def("linear", &Program::linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("y"),
+           nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
+      .def("rms_norm", &Program::rms_norm, nb::arg("x"), nb::arg("residual").none(), nb::arg("weight"), nb::arg("eps"),
+           nb::arg("y"), nb::keep_alive<1, 4>())
+      .def("add", &Program::add)
+      .def("scale", &Program::scale)
+      .def("glu", &Program::glu)
+      .def("rotate", &Program::rotate)
+      .def("attend", &Program::attend, nb::keep_alive<1, 5>())
+      .def("run", &Program::run)
+      .def("result", &Program::result)
+      .def_prop_ro("num_ops", &Program::num_ops);
+}
+
+}  // namespace headrace

@@ -1,0 +1,142 @@
+// The ops that each instruction set implements: arguments and the table of functions. Shapes are those of
+// headrace.ops.base; every function is called by all threads of a team and ends with all of them done.
+#pragma once
+#include "core/memory.h"
+#include "core/pool.h"
+#include "core/types.h"
+
+namespace headrace {
+
+// Constants of the numerics version: changing one changes bits.
+constexpr i64 kTileK = 32;        // one TDPBF16PS
+constexpr i64 kSegmentK = 1024;   // a product's K is summed in segments
+constexpr i64 kPartition = 512;   // keys with their own (max, sum, accumulator)
+constexpr i64 kColumns = 32;      // outputs that lie together in a packed weight
+
+// A matrix [n, k] packed once.
+// bf16: [n / 32][k / 32][2][16 pairs of k][16 columns][2], so that 32 columns by 32 of K are 2 KB; padded with zeros.
+// f32: [n padded to 4][k padded to 16].
+struct PackedWeight {
+  Type type = Type::bf16;
+  i64 n = 0, k = 0, n_padded = 0, k_padded = 0;
+  HugeBuffer data;
+};
+
+// y = x wᵀ + bias, [rows, k] → [rows, n]; y may be f32 where x is bf16.
+struct Linear {
+  View x;
+  const PackedWeight* weight;
+  const float* bias;  // [n] or null
+  View y;
+};
+
+// Looks up rows of a packed table.
+struct Embed {
+  const i32* token_ids;
+  const PackedWeight* table;
+  View y;
+};
+
+// y = rms_norm(x) · weight over groups of `dim` values; with `residual`: residual += x first, and that is normed.
+struct RmsNorm {
+  View x, residual, y;  // residual.data may be null
+  const float* weight;  // [dim]
+  i64 dim;
+  float eps;
+};
+
+enum class Activation : int { silu, gelu, gelu_tanh, relu };
+struct Glu {
+  View gate_up, y;
+  Activation activation;
+};
+
+struct Add {
+  View x, y, out;
+};
+struct Scale {
+  View x, out;
+  float factor;
+};
+struct Gather {
+  View x;
+  const i32* rows;
+  View out;
+};
+
+// Half-split rotation of [T, heads, dim] by angles [T, turned] (cosines, then sines).
+struct Rotate {
+  View x, out;
+  i64 num_heads, dim;
+  const float* angles;
+  i64 turned;
+};
+
+// Pages of one layer. Where block_size is a multiple of 16, pages are tiles for the kernel:
+//   keys   [block][head][key / 16][dim / 32][16 pairs of dim][16 keys][2]
+//   values [block][head][key / unit][dim / 16][unit / 2 pairs of keys][16 dims][2], unit 32 or 16
+// with dim padded to 32; otherwise, and in f32, plain [block][head][key][dim padded].
+struct Cache {
+  Type type;
+  i64 num_blocks, block_size, num_heads, dim, dim_padded;
+  i64 unit;  // keys per tile of values; 0: plain pages
+  HugeBuffer keys, values;
+  i64 page_values() const { return num_heads * block_size * dim_padded; }  // values of one block, of K or of V
+};
+
+struct Attend {
+  View q, k, v;  // [T, heads × dim], [T, kv_heads × dim] twice
+  Cache* cache;
+  Step step;
+  View out;  // [T, heads × dim]
+  i64 num_heads;
+  float scale;
+  i64 window;      // 0: all
+  float soft_cap;  // 0: none
+};
+
+// Draws one token per row as headrace.ops.draws and .truncation define it; logits stay as they are.
+struct Sample {
+  View logits;  // f32 [R, vocab]
+  const float *temperature, *top_p;
+  const i32* top_k;
+  const float* min_p;
+  const u32 *key_low, *key_high;
+  i32* token_ids;  // [R]
+};
+
+// headrace.ops.base.Logprobs of R rows with K alternatives each.
+struct Score {
+  View logits;
+  const i32* token_ids;
+  i64 num_top;
+  float* token_logprobs;
+  i32* ranks;
+  float* sum_smaller_probs;
+  i32* top_ids;         // [R, K]
+  float* top_logprobs;  // [R, K]
+};
+
+struct Kernels {
+  void (*linear)(const Linear&, Team&);
+  void (*embed)(const Embed&, Team&);
+  void (*rms_norm)(const RmsNorm&, Team&);
+  void (*glu)(const Glu&, Team&);
+  void (*add)(const Add&, Team&);
+  void (*scale)(const Scale&, Team&);
+  void (*gather)(const Gather&, Team&);
+  void (*rotate)(const Rotate&, Team&);
+  void (*attend)(const Attend&, Team&);
+  void (*sample)(const Sample&, Team&);
+  void (*score)(const Score&, Team&);
+};
+
+extern const Kernels kernels_portable;
+#if defined(HEADRACE_X86)
+extern const Kernels kernels_avx2, kernels_avx512;
+#if defined(HEADRACE_AMX)
+extern const Kernels kernels_amx;
+#endif
+#endif
+
+}  // namespace headrace

@@ -1,0 +1,58 @@
+#include "core/pack.h"
+
+#include <cstring>
+
+namespace headrace {
+namespace {
+
+void pack_columns_bf16(const u16* from, const PackedWeight& w, i64 column_block) {
+  u32* to = reinterpret_cast<u32*>(w.data.as<u16>() + column_block * w.k_padded * kColumns);
+  for (i64 c = 0; c < kColumns; c++) {
+    const i64 column = column_block * kColumns + c;
+    if (column >= w.n) return;
+    const u16* row = from + column * w.k;
+    u32* lane = to + c / 16 * 256 + c % 16;
+    for (i64 k = 0; k < w.k; k += 2) {
+      const u32 pair = row[k] | (k + 1 < w.k ? u32{row[k + 1]} << 16 : 0);
+      lane[k / kTileK * 512 + k % kTileK / 2 * 16] = pair;
+    }
+  }
+}
+
+}  // namespace
+
+PackedWeight pack_weight(const void* values, Type type, i64 n, i64 k, Pool& pool) {
+  PackedWeight w;
+  w.type = type;
+  w.n = n;
+  w.k = k;
+  w.n_padded = round_up(n, type == Type::bf16 ? kColumns : 4);
+  w.k_padded = round_up(k, type == Type::bf16 ? kTileK : 16);
+  w.data = HugeBuffer(w.n_padded * w.k_padded * item_bytes(type));
+  pool.run([&](Team& team) {
+    if (type == Type::bf16)
+      return team.for_each(w.n_padded / kColumns,
+                           [&](i64 block) { pack_columns_bf16(static_cast<const u16*>(values), w, block); });
+    team.for_each(n, [&](i64 row) {
+      std::memcpy(w.data.as<float>() + row * w.k_padded, static_cast<const float*>(values) + row * k, k * 4);
+    });
+  });
+  return w;
+}
+
+Cache make_cache(Type type, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
+  Cache cache{type, num_blocks, block_size, num_heads, dim, round_up(dim, 32), 0, {}, {}};
+  if (type == Type::bf16 && block_size % 16 == 0) cache.unit = block_size % 32 == 0 ? 32 : 16;
+  const i64 bytes = num_blocks * cache.page_values() * item_bytes(type);
+  cache.keys = HugeBuffer(bytes);
+  cache.values = HugeBuffer(bytes);
+  return cache;
+}
+
+void zero_block(Cache& cache, i64 block) {
+  const i64 bytes = cache.page_values() * item_bytes(cache.type);
+  std::memset(cache.keys.as<char>() + block * bytes, 0, bytes);
+  std::memset(cache.values.as<char>() + block * bytes, 0, bytes);
+}
+
+}  // namespace headrace

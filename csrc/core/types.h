@@ -1,0 +1,43 @@
+// Words of all native code: number types, views of rows, and the arguments of one step.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+
+namespace headrace {
+
+using i32 = std::int32_t;
+using i64 = std::int64_t;
+using u16 = std::uint16_t;
+using u32 = std::uint32_t;
+using u64 = std::uint64_t;
+
+enum class Type : int { f32, bf16 };
+
+inline i64 item_bytes(Type type) { return type == Type::f32 ? 4 : 2; }
+inline i64 ceil_div(i64 a, i64 b) { return (a + b - 1) / b; }
+inline i64 round_up(i64 a, i64 b) { return ceil_div(a, b) * b; }
+
+// rows × cols values of `type`, a row behind another by `stride` values; within a row they are dense.
+struct View {
+  void* data = nullptr;
+  i64 rows = 0, cols = 0, stride = 0;
+  Type type = Type::bf16;
+
+  template <class T>
+  T* row(i64 r) const {
+    return static_cast<T*>(data) + r * stride;
+  }
+};
+
+// StepInputs of headrace.ops.base: T tokens of S segments, block tables of B columns.
+struct Step {
+  i64 num_tokens = 0, num_segments = 0, table_width = 0;
+  const i32* token_ids = nullptr;
+  const i32* positions = nullptr;
+  const i64* slots = nullptr;
+  const i32* query_starts = nullptr;
+  const i32* context_lens = nullptr;
+  const i32* block_tables = nullptr;
+};
+
+}  // namespace headrace

@@ -1,0 +1,404 @@
+// attend: k and v to their pages, then each query over the keys of its sequence up to its own position.
+//
+// A row is one query head of one token; rows of a segment that share a key head lie behind one another and are taken
+// kRows at a time. A row's result is a function of its query and its keys alone: keys in partitions of 512 from
+// position 0, each with its own (max, sum, accumulator), merged in order. A masked key has weight 0, whether it is
+// computed for a neighbour's sake or not; sums end with + 0 so that −0 cannot tell.
+#pragma once
+
+namespace headrace::HEADRACE_NS {
+
+constexpr i64 kRows = 32;
+constexpr i64 kGroup = kTileK;  // keys per tile
+constexpr i64 kGroups = kPartition / kGroup;
+
+inline i64 key_index(i64 key, i64 d, i64 dim) {
+  return key / 16 * 16 * dim + d / 32 * 512 + d % 32 / 2 * 32 + key % 16 * 2 + d % 2;
+}
+inline i64 value_index(i64 key, i64 d, i64 dim, i64 unit) {
+  return key / unit * unit * dim + d / 16 * unit * 16 + key % unit / 2 * 32 + d % 16 * 2 + key % 2;
+}
+
+template <class T>
+T* page(const Cache& cache, const HugeBuffer& buffer, i64 block, i64 head) {
+  return buffer.as<T>() + block * cache.page_values() + head * cache.block_size * cache.dim_padded;
+}
+
+template <class T>
+void write_token(const Cache& cache, i64 slot, i64 head, const T* k, const T* v) {
+  const i64 block = slot / cache.block_size, key = slot % cache.block_size;
+  T *keys = page<T>(cache, cache.keys, block, head), *values = page<T>(cache, cache.values, block, head);
+  if (cache.unit == 0) {
+    std::memcpy(keys + key * cache.dim_padded, k, cache.dim * sizeof(T));
+    std::memcpy(values + key * cache.dim_padded, v, cache.dim * sizeof(T));
+    return;
+  }
+  for (i64 d = 0; d < cache.dim; d++) {
+    keys[key_index(key, d, cache.dim_padded)] = k[d];
+    values[value_index(key, d, cache.dim_padded, cache.unit)] = v[d];
+  }
+}
+
+template <class T>
+void write_keys_and_values(const Attend& op, Team& team) {
+  const Cache& cache = *op.cache;
+  for_rows(team, op.step.num_tokens, 4 * cache.num_heads * cache.dim, [&](i64 t) {
+    const i64 slot = op.step.slots[t];
+    if (slot < 0) return;
+    for (i64 h = 0; h < cache.num_heads; h++)
+      write_token(cache, slot, h, op.k.row<T>(t) + h * cache.dim, op.v.row<T>(t) + h * cache.dim);
+  });
+}
+
+// Up to kRows rows of one segment that share a key head.
+struct RowBlock {
+  i64 segment, head, first, count;  // rows [first, first + count) of the segment's length × fold
+  i64 fold;                         // query heads per key head
+  i64 num_keys;
+  const i32* table;
+  i64 start;  // the segment's first token in the step
+  const Attend* op;
+
+  i64 token(i64 r) const { return start + (first + r) / fold; }
+  i64 query_head(i64 r) const { return head * fold + (first + r) % fold; }
+  i64 position(i64 r) const { return op->step.positions[token(r)]; }
+  i64 first_key(i64 r) const {
+    const i64 key = op->window ? position(r) - op->window + 1 : 0;
+    return key > 0 ? key : 0;
+  }
+  i64 end_key() const { return position(count - 1) + 1; }
+};
+
+// Running (max, sum, accumulator) of a block's rows.
+struct Running {
+  float best[kRows], total[kRows];
+  float* sums;  // [kRows][dim padded]
+};
+
+// Scores of one row over a partition → weights e^(s − max), 0 where masked; gives the maximum and their sum.
+template <class Put>
+void softmax_row(const Attend& op, float* scores, i64 from, i64 to, i64 low, i64 high, float& best, float& total, Put put) {
+  const F16 never = set(-__builtin_inff()), scale = set(op.scale);
+  F16 top = never;
+  for (i64 i = from; i < to; i += 16) {
+    F16 s = mul(load(scores + i), scale);
+    if (op.soft_cap > 0) s = mul(tanh(div(s, set(op.soft_cap))), set(op.soft_cap));
+    s = keep(s, low - i, high - i, never);
+    store(scores + i, s);
+    top = max(top, s);
+  }
+  best = largest(top);
+  const F16 peak = set(best), nothing = set(0.0f);
+  F16 lanes = nothing;
+  for (i64 i = from; i < to; i += 16) {
+    const F16 e = keep(exp(sub(load(scores + i), peak)), low - i, high - i, nothing);
+    lanes = add(lanes, e);
+    put(i, e);
+  }
+  total = sum(lanes);
+}
+
+inline float exp_of(float x) {
+  float lanes[16];
+  store(lanes, exp(set(x)));
+  return lanes[0];
+}
+
+// How the running and the new partition are weighted; moves the running max and sum.
+struct Merge {
+  float old_weight, new_weight;
+};
+inline Merge merge_row(Running& run, i64 r, float best, float total, bool is_first) {
+  if (is_first) {
+    run.best[r] = best;
+    run.total[r] = total;
+    return {0.0f, 1.0f};
+  }
+  const float top = run.best[r] > best ? run.best[r] : best;
+  const Merge merge{exp_of(run.best[r] - top), exp_of(best - top)};
+  run.total[r] = __builtin_fmaf(total, merge.new_weight, run.total[r] * merge.old_weight);
+  run.best[r] = top;
+  return merge;
+}
+
+inline void merge_sums(float* sums, const float* fresh, i64 count, Merge merge, bool is_first) {
+  for (i64 d = 0; d < count; d += 16) {
+    const F16 x = add(load(fresh + d), set(0.0f));
+    if (is_first) store(sums + d, x);
+    else store(sums + d, fma(x, set(merge.new_weight), mul(load(sums + d), set(merge.old_weight))));
+  }
+}
+
+template <class T>
+void write_rows(const RowBlock& block, const Running& run, i64 dim, i64 dim_padded) {
+  for (i64 r = 0; r < block.count; r++) {
+    T* out = block.op->out.row<T>(block.token(r)) + block.query_head(r) * dim;
+    const F16 total = set(run.total[r]);
+    by_sixteen(dim, [&](i64 d, i64 n) { store_up_to(out + d, div(load(run.sums + r * dim_padded + d), total), n); });
+  }
+}
+
+// What a row sees of the partition from `start`: keys [low, high) relative to it.
+struct Span {
+  i64 low, high;
+  bool is_empty() const { return high <= low; }
+};
+inline Span span_of(const RowBlock& block, i64 r, i64 start) {
+  const i64 low = block.first_key(r) - start, end = block.position(r) + 1 - start;
+  return {low > 0 ? low : 0, end < kPartition ? end : kPartition};
+}
+
+struct KeyTiles {  // 32 keys in two halves of 16
+  const u16* half[2];
+  const u16* at(i64 k, int c, int h) const { return half[c] + k * 512 + h * 256; }
+  void prefetch_tile(i64) const {}
+};
+struct ValueTiles {  // groups of 32 keys in two halves of 16, by 16 dims
+  const u16* const (*halves)[2];
+  i64 offset, step;
+  const u16* at(i64 k, int c, int h) const { return halves[k][h] + offset + c * step; }
+  void prefetch_tile(i64) const {}
+};
+
+template <class Dot>
+struct TiledAttention {
+  using Value = typename Dot::Value;
+  const Attend& op;
+  const Cache& cache;
+  const i64 dim, unit;  // padded dim; keys per tile of values, here never 0
+  Value *queries, *weights;
+  float *scores, *fresh;
+  u16 *own_keys, *own_values;  // tiles put together where pages cannot be used as they lie
+  Running run;
+  const u16* keys[kGroups][2];
+  const u16* values[kGroups][2];
+
+  TiledAttention(const Attend& attend, Team& team)
+      : op(attend), cache(*attend.cache), dim(cache.dim_padded), unit(cache.unit ? cache.unit : 32) {
+    char* at = team.scratch();
+    queries = take<Value>(at, kRows * dim);
+    weights = take<Value>(at, kRows * kPartition);
+    scores = take<float>(at, kRows * kPartition);
+    fresh = take<float>(at, kRows * kColumns);
+    run.sums = take<float>(at, kRows * dim);
+    own_keys = take<u16>(at, kPartition * dim);
+    own_values = take<u16>(at, kPartition * dim);
+  }
+
+  template <class U>
+  static U* take(char*& at, i64 count) {
+    U* here = reinterpret_cast<U*>(at);
+    at += round_up(count * static_cast<i64>(sizeof(U)), 64);
+    return here;
+  }
+
+  const u16* unit_at(const RowBlock& b, const HugeBuffer& buffer, i64 key) const {
+    const i64 block = b.table[key / cache.block_size];
+    return page<u16>(cache, buffer, block, b.head) + key % cache.block_size * dim;
+  }
+
+  u16 page_value(const RowBlock& b, i64 key, i64 d) const {
+    const u16* values_of = page<u16>(cache, cache.values, b.table[key / cache.block_size], b.head);
+    const i64 o = key % cache.block_size;
+    return values_of[cache.unit ? value_index(o, d, dim, cache.unit) : o * dim + d];
+  }
+
+  // Values of group g in tiles of our own, zeros behind the last key: 0 × NaN is NaN.
+  void assemble_values(const RowBlock& b, i64 start, i64 g) {
+    u16* tile = own_values + g * kGroup * dim;
+    for (i64 i = 0; i < kGroup; i++) {
+      const i64 key = start + g * kGroup + i;
+      for (i64 d = 0; d < dim; d++) tile[value_index(i, d, dim, unit)] = key < b.num_keys ? page_value(b, key, d) : 0;
+    }
+    values[g][0] = tile;
+    values[g][1] = unit == 32 ? tile + 256 : tile + 16 * dim;
+  }
+
+  void assemble_keys(const RowBlock& b, i64 start, i64 g) {
+    u16* tile = own_keys + g * kGroup * dim;
+    for (i64 i = 0; i < kGroup; i++) {
+      const i64 key = start + g * kGroup + i;
+      const u16* row = key < b.num_keys ? unit_at(b, cache.keys, key) : nullptr;
+      for (i64 d = 0; d < dim; d++) tile[key_index(i, d, dim)] = row ? row[d] : 0;
+    }
+    keys[g][0] = tile;
+    keys[g][1] = tile + 16 * dim;
+  }
+
+  void find_tiles(const RowBlock& b, i64 start, i64 g) {
+    const i64 key = start + g * kGroup;
+    if (cache.unit == 0) {
+      assemble_keys(b, start, g);
+      return assemble_values(b, start, g);
+    }
+    keys[g][0] = unit_at(b, cache.keys, key);
+    keys[g][1] = key + 16 < b.num_keys ? unit_at(b, cache.keys, key + 16) : keys[g][0];
+    if (key + kGroup > b.num_keys) return assemble_values(b, start, g);
+    values[g][0] = unit_at(b, cache.values, key);
+    values[g][1] = unit == 32 ? values[g][0] + 256 : unit_at(b, cache.values, key + 16);
+  }
+
+  void fetch_ahead(i64 g, i64 end) const {
+    for (int half = 0; half < 2; half++)
+      for (i64 i = 0; i < 16 * dim; i += 32) {
+        if (g + 1 < end) prefetch(keys[g + 1][half] + i);
+        if (unit == 16) prefetch(values[g][half] + i);
+        else prefetch(values[g][0] + half * 16 * dim + i);
+      }
+  }
+
+  // out [count][stride] = rows · tiles, as many rows at once as the dot product takes.
+  template <class Tiles>
+  void product(i64 count, const Value* a, i64 lda, const Tiles& tiles, i64 num_tiles, float* out, i64 stride) {
+    alignas(64) float panel[Dot::kMaxRows * kColumns];
+    for (i64 r = 0; r < count; r += Dot::kMaxRows) {
+      const i64 rows = count - r < Dot::kMaxRows ? count - r : Dot::kMaxRows;
+      Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, panel);
+      for (i64 i = 0; i < rows; i++)
+        for (i64 c = 0; c < kColumns; c += 16) store(out + (r + i) * stride + c, load(panel + i * kColumns + c));
+    }
+  }
+
+  void load_queries(const RowBlock& b) {
+    for (i64 r = 0; r < b.count; r++) {
+      const u16* q = op.q.row<u16>(b.token(r)) + b.query_head(r) * cache.dim;
+      for (i64 d = 0; d < dim; d += 16) {
+        const i64 left = cache.dim - d;
+        Dot::put(queries + r * dim + d, left >= 16 ? load_bf16(q + d) : left > 0 ? load_some(q + d, left) : set(0.0f));
+      }
+    }
+  }
+
+  void partition(const RowBlock& b, i64 start, i64 first_group, i64 end_group) {
+    for (i64 g = first_group; g < end_group; g++) find_tiles(b, start, g);
+    for (i64 g = first_group; g < end_group; g++) {
+      if (b.count <= 8) fetch_ahead(g, end_group);
+      product(b.count, queries, dim, KeyTiles{{keys[g][0], keys[g][1]}}, dim / 32, scores + g * kGroup, kPartition);
+    }
+    Merge merges[kRows];
+    bool is_first[kRows], is_empty[kRows];
+    for (i64 r = 0; r < b.count; r++) {
+      const Span span = span_of(b, r, start);
+      Value* row = weights + r * kPartition;
+      float best = 0, total = 0;
+      softmax_row(op, scores + r * kPartition, first_group * kGroup, end_group * kGroup, span.low, span.high, best, total,
+                  [&](i64 i, F16 e) { Dot::put(row + i, e); });
+      is_empty[r] = span.is_empty();
+      is_first[r] = run.total[r] < 0;
+      if (!is_empty[r]) merges[r] = merge_row(run, r, best, total, is_first[r]);
+    }
+    for (i64 d = 0; d < dim; d += kColumns) {
+      const ValueTiles tiles{values + first_group, d / 16 * unit * 16, unit * 16};
+      product(b.count, weights + first_group * kGroup, kPartition, tiles, end_group - first_group, fresh, kColumns);
+      for (i64 r = 0; r < b.count; r++)
+        if (!is_empty[r]) merge_sums(run.sums + r * dim + d, fresh + r * kColumns, kColumns, merges[r], is_first[r]);
+    }
+  }
+
+  void operator()(const RowBlock& b) {
+    load_queries(b);
+    for (i64 r = 0; r < b.count; r++) run.total[r] = -1;  // no partition yet
+    const i64 first = b.first_key(0), end = b.end_key();
+    for (i64 start = first / kPartition * kPartition; start < end; start += kPartition) {
+      const i64 first_group = first > start ? (first - start) / kGroup : 0;
+      const i64 left = ceil_div(end - start, kGroup);
+      partition(b, start, first_group, left < kGroups ? left : kGroups);
+    }
+    write_rows<u16>(b, run, cache.dim, dim);
+  }
+};
+
+// fp32: scores by the dot product of fp32 weights; each accumulator one FMA chain over the keys in order.
+struct PlainAttention {
+  const Attend& op;
+  const Cache& cache;
+  const i64 dim;
+  float *query, *scores, *fresh;
+  Running run;
+
+  PlainAttention(const Attend& attend, Team& team) : op(attend), cache(*attend.cache), dim(cache.dim_padded) {
+    query = reinterpret_cast<float*>(team.scratch());
+    scores = query + dim;
+    fresh = scores + kPartition;
+    run.sums = fresh + dim;
+  }
+
+  const float* row(const RowBlock& b, const HugeBuffer& buffer, i64 key) const {
+    return page<float>(cache, buffer, b.table[key / cache.block_size], b.head) + key % cache.block_size * dim;
+  }
+
+  void one_row(const RowBlock& b, i64 r) {
+    const float* q = op.q.row<float>(b.token(r)) + b.query_head(r) * cache.dim;
+    for (i64 d = 0; d < dim; d++) query[d] = d < cache.dim ? q[d] : 0;
+    run.total[r] = -1;
+    for (i64 start = b.first_key(r) / kPartition * kPartition; start <= b.position(r); start += kPartition) {
+      const Span span = span_of(b, r, start);
+      for (i64 j = span.low; j < span.high; j++) {
+        float dots[4];
+        dots_f32<1, 1>(query, dim, row(b, cache.keys, start + j), dim, dim, dots);
+        scores[j] = dots[0];
+      }
+      float best = 0, total = 0;
+      softmax_row(op, scores, span.low / 16 * 16, round_up(span.high, 16), span.low, span.high, best, total,
+                  [&](i64 i, F16 e) { store(scores + i, e); });
+      const bool is_first = run.total[r] < 0;
+      const Merge merge = merge_row(run, r, best, total, is_first);
+      for (i64 d = 0; d < dim; d += 16) {
+        F16 x = set(0.0f);
+        for (i64 j = span.low; j < span.high; j++) x = fma(set(scores[j]), load(row(b, cache.values, start + j) + d), x);
+        store(fresh + d, x);
+      }
+      merge_sums(run.sums + r * dim, fresh, dim, merge, is_first);
+    }
+  }
+
+  void operator()(const RowBlock& b) {
+    for (i64 r = 0; r < b.count; r++) one_row(b, r);
+    write_rows<float>(b, run, cache.dim, dim);
+  }
+};
+
+// Walks the row blocks of a step in order; a thread's block numbers only rise.
+class Blocks {
+ public:
+  explicit Blocks(const Attend& op) : op_(op), heads_(op.cache->num_heads), fold_(op.num_heads / heads_) {}
+
+  i64 count() const {
+    i64 total = 0;
+    for (i64 s = 0; s < op_.step.num_segments; s++) total += in_segment(s);
+    return total;
+  }
+
+  RowBlock at(i64 number) {
+    while (number - before_ >= in_segment(segment_)) before_ += in_segment(segment_++);
+    const i64 i = number - before_, start = op_.step.query_starts[segment_], rows = length(segment_) * fold_;
+    const i64 first = i / heads_ * kRows;
+    return {segment_, i % heads_, first, rows - first < kRows ? rows - first : kRows, fold_,
+            op_.step.context_lens[segment_], op_.step.block_tables + segment_ * op_.step.table_width, start, &op_};
+  }
+
+ private:
+  i64 length(i64 s) const { return op_.step.query_starts[s + 1] - op_.step.query_starts[s]; }
+  i64 in_segment(i64 s) const { return ceil_div(length(s) * fold_, kRows) * heads_; }
+  const Attend& op_;
+  const i64 heads_, fold_;
+  i64 segment_ = 0, before_ = 0;
+};
+
+template <class Dot>
+void attend(const Attend& op, Team& team) {
+  FlushDenormals flush;
+  Blocks blocks(op);
+  if (op.cache->type == Type::f32) {
+    write_keys_and_values<float>(op, team);
+    PlainAttention run(op, team);
+    return team.for_each(blocks.count(), [&](i64 i) { run(blocks.at(i)); });
+  }
+  write_keys_and_values<u16>(op, team);
+  Dot::enter();
+  TiledAttention<Dot> run(op, team);
+  team.for_each(blocks.count(), [&](i64 i) { run(blocks.at(i)); });
+  Dot::leave();
+}
+
+}  // namespace headrace::HEADRACE_NS

@@ -1,0 +1,89 @@
+// The dot product of TDPBF16PS by fp32 FMA: per 32 of K two chains from zero, over even and over odd k, then
+// C + (even + odd). Rows of A are widened to fp32 beforehand; B is in the packed layout.
+#pragma once
+
+namespace headrace::HEADRACE_NS {
+
+// Where a panel's B tiles lie: eight pairs of K by 16 columns each (512 bytes), column half c, K half h of tile k.
+struct DenseTiles {  // [k][2 columns halves][16 pairs][16][2]
+  const u16* base;
+  const u16* at(i64 k, int c, int h) const { return base + k * 1024 + c * 512 + h * 256; }
+  void prefetch_tile(i64 k) const {
+    for (int line = 0; line < 2048; line += 64)
+      prefetch(reinterpret_cast<const char*>(base) + k * 2048 + kAhead + line);
+  }
+  static constexpr i64 kAhead = 6144;
+};
+
+struct FmaDot {
+  using Value = float;
+  static constexpr int kMaxRows = HEADRACE_ROWS;
+  static constexpr int kHalves = HEADRACE_HALVES;  // column halves whose accumulators fit the registers
+
+  static void enter() {}
+  static void leave() {}
+  static void put(float* to, F16 x) {
+    u16 rounded[16];
+    store_bf16(rounded, x);
+    store(to, load_bf16(rounded));
+  }
+
+  template <int R, int C, class Tiles>
+  static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, float* out, int first_half) {
+    F16 total[R][C];
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < C; c++) total[r][c] = set(0.0f);
+    for (i64 k = 0; k < num_tiles; k++) {
+      F16 even[R][C], odd[R][C];
+      for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) even[r][c] = odd[r][c] = set(0.0f);
+      if (first_half == 0) b.prefetch_tile(k);
+      for (int h = 0; h < 2; h++) {
+        const u16* tile[C];
+        for (int c = 0; c < C; c++) tile[c] = b.at(k, first_half + c, h);
+        const float* ak = a + k * 32 + h * 16;
+#pragma GCC unroll 8
+        for (int p = 0; p < 8; p++) {
+          F16 low[C], high[C];
+          for (int c = 0; c < C; c++) {
+            low[c] = load_even(tile[c] + p * 32);
+            high[c] = load_odd(tile[c] + p * 32);
+          }
+          for (int r = 0; r < R; r++) {
+            const F16 x = set(ak[r * lda + 2 * p]), y = set(ak[r * lda + 2 * p + 1]);
+            for (int c = 0; c < C; c++) even[r][c] = fma(x, low[c], even[r][c]);
+            for (int c = 0; c < C; c++) odd[r][c] = fma(y, high[c], odd[r][c]);
+          }
+        }
+      }
+      for (int r = 0; r < R; r++)
+        for (int c = 0; c < C; c++) total[r][c] = add(total[r][c], add(even[r][c], odd[r][c]));
+    }
+    for (int r = 0; r < R; r++)
+      for (int c = 0; c < C; c++) store(out + r * 32 + (first_half + c) * 16, total[r][c]);
+  }
+
+  template <int R, class Tiles>
+  static void rows(const float* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
+    for (int half = 0; half < 2; half += kHalves) block<R, kHalves>(a, lda, b, num_tiles, out, half);
+  }
+
+  // out [num_rows][32] = A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows.
+  template <class Tiles>
+  static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
+    static_assert(kMaxRows <= 6);
+    if constexpr (kMaxRows >= 6)
+      if (num_rows == 6) return rows<6>(a, lda, b, num_tiles, out);
+    if constexpr (kMaxRows >= 5)
+      if (num_rows == 5) return rows<5>(a, lda, b, num_tiles, out);
+    if constexpr (kMaxRows >= 4)
+      if (num_rows == 4) return rows<4>(a, lda, b, num_tiles, out);
+    if constexpr (kMaxRows >= 3)
+      if (num_rows == 3) return rows<3>(a, lda, b, num_tiles, out);
+    if constexpr (kMaxRows >= 2)
+      if (num_rows == 2) return rows<2>(a, lda, b, num_tiles, out);
+    rows<1>(a, lda, b, num_tiles, out);
+  }
+};
+
+}  // namespace headrace::HEADRACE_NS

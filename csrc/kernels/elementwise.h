@@ -1,0 +1,142 @@
+// Norms, gates, sums, rotation, rows by index: each row by itself, in chunks of 16 from its start.
+#pragma once
+
+namespace headrace::HEADRACE_NS {
+
+// Lane j is the FMA chain over values ≡ j mod 16, lanes summed pairwise.
+template <class T>
+float sum_of_squares(const T* x, i64 size) {
+  F16 total = set(0.0f);
+  by_sixteen(size, [&](i64 i, i64 n) {
+    const F16 v = load_up_to(x + i, n);
+    total = fma(v, v, total);
+  });
+  return sum(total);
+}
+
+template <class T>
+void norm_row(const T* x, const float* weight, T* y, i64 dim, float eps) {
+  const float mean = sum_of_squares(x, dim) / static_cast<float>(dim);
+  const F16 scale = set(1.0f / __builtin_sqrtf(mean + eps));
+  by_sixteen(dim, [&](i64 i, i64 n) {
+    const F16 normed = rounded<T>(mul(load_up_to(x + i, n), scale));
+    store_up_to(y + i, mul(normed, load_up_to(weight + i, n)), n);
+  });
+}
+
+template <class T>
+void add_row(const T* x, const T* y, T* out, i64 size) {
+  by_sixteen(size, [&](i64 i, i64 n) { store_up_to(out + i, add(load_up_to(x + i, n), load_up_to(y + i, n)), n); });
+}
+
+template <class T>
+void rms_norm_as(const RmsNorm& op, Team& team) {
+  for_rows(team, op.x.rows, op.x.cols, [&](i64 r) {
+    const T* x = op.x.row<T>(r);
+    if (op.residual.data) {
+      T* residual = op.residual.row<T>(r);
+      add_row(residual, x, residual, op.x.cols);
+      x = residual;
+    }
+    for (i64 i = 0; i < op.x.cols; i += op.dim) norm_row(x + i, op.weight, op.y.row<T>(r) + i, op.dim, op.eps);
+  });
+}
+
+template <class T, F16 (*Gate)(F16)>
+void glu_rows(const Glu& op, Team& team) {
+  const i64 inner = op.y.cols;
+  for_rows(team, op.y.rows, 4 * inner, [&](i64 r) {
+    const T *gate = op.gate_up.row<T>(r), *up = gate + inner;
+    T* y = op.y.row<T>(r);
+    by_sixteen(inner, [&](i64 i, i64 n) {
+      store_up_to(y + i, mul(rounded<T>(Gate(load_up_to(gate + i, n))), load_up_to(up + i, n)), n);
+    });
+  });
+}
+
+template <class T>
+void glu_as(const Glu& op, Team& team) {
+  switch (op.activation) {
+    case Activation::silu: return glu_rows<T, silu>(op, team);
+    case Activation::gelu: return glu_rows<T, gelu>(op, team);
+    case Activation::gelu_tanh: return glu_rows<T, gelu_tanh>(op, team);
+    case Activation::relu: return glu_rows<T, relu>(op, team);
+  }
+}
+
+template <class T>
+void add_as(const Add& op, Team& team) {
+  for_rows(team, op.out.rows, op.out.cols,
+           [&](i64 r) { add_row(op.x.row<T>(r), op.y.row<T>(r), op.out.row<T>(r), op.out.cols); });
+}
+
+template <class T>
+void scale_as(const Scale& op, Team& team) {
+  const F16 factor = set(op.factor);
+  for_rows(team, op.out.rows, op.out.cols, [&](i64 r) {
+    by_sixteen(op.out.cols, [&](i64 i, i64 n) {
+      store_up_to(op.out.row<T>(r) + i, mul(load_up_to(op.x.row<T>(r) + i, n), factor), n);
+    });
+  });
+}
+
+template <class T>
+void rotate_head(const T* x, T* out, const float* cosines, const float* sines, i64 half) {
+  by_sixteen(half, [&](i64 i, i64 n) {
+    const F16 a = load_up_to(x + i, n), b = load_up_to(x + half + i, n);
+    const F16 c = load_up_to(cosines + i, n), s = load_up_to(sines + i, n);
+    store_up_to(out + i, sub(mul(a, c), mul(b, s)), n);
+    store_up_to(out + half + i, add(mul(b, c), mul(a, s)), n);
+  });
+}
+
+template <class T>
+void rotate_as(const Rotate& op, Team& team) {
+  const i64 half = op.turned / 2, rest = op.dim - 2 * half;
+  for_rows(team, op.x.rows, op.num_heads * op.dim, [&](i64 r) {
+    const float* angles = op.angles + r * op.turned;
+    for (i64 h = 0; h < op.num_heads; h++) {
+      const T* x = op.x.row<T>(r) + h * op.dim;
+      T* out = op.out.row<T>(r) + h * op.dim;
+      rotate_head(x, out, angles, angles + half, half);
+      if (rest && out != x) std::memcpy(out + 2 * half, x + 2 * half, rest * sizeof(T));
+    }
+  });
+}
+
+inline void embed_row_bf16(const PackedWeight& w, i64 id, u16* y) {
+  const u16* base = w.data.as<u16>() + id / kColumns * w.k_padded * kColumns + id % kColumns / 16 * 512 + id % 16 * 2;
+  for (i64 k = 0; k < w.k; k++) y[k] = base[k / kTileK * 1024 + k % kTileK / 2 * 32 + k % 2];
+}
+
+inline void embed(const Embed& op, Team& team) {
+  const PackedWeight& w = *op.table;
+  for_rows(team, op.y.rows, op.y.cols, [&](i64 r) {
+    const i64 id = op.token_ids[r];
+    if (w.type == Type::bf16) return embed_row_bf16(w, id, op.y.row<u16>(r));
+    std::memcpy(op.y.row<float>(r), w.data.as<float>() + id * w.k_padded, w.k * 4);
+  });
+}
+
+inline void gather(const Gather& op, Team& team) {
+  const i64 bytes = op.out.cols * item_bytes(op.out.type);
+  for_rows(team, op.out.rows, op.out.cols, [&](i64 r) {
+    const char* from = static_cast<const char*>(op.x.data) + op.rows[r] * op.x.stride * item_bytes(op.x.type);
+    std::memcpy(static_cast<char*>(op.out.data) + r * op.out.stride * item_bytes(op.out.type), from, bytes);
+  });
+}
+
+#define HEADRACE_BY_TYPE(name, Op, which)                       \
+  inline void name(const Op& op, Team& team) {                  \
+    FlushDenormals flush;                                       \
+    if (op.which.type == Type::f32) return name##_as<float>(op, team); \
+    name##_as<u16>(op, team);                                   \
+  }
+HEADRACE_BY_TYPE(rms_norm, RmsNorm, x)
+HEADRACE_BY_TYPE(glu, Glu, y)
+HEADRACE_BY_TYPE(add, Add, out)
+HEADRACE_BY_TYPE(scale, Scale, out)
+HEADRACE_BY_TYPE(rotate, Rotate, out)
+#undef HEADRACE_BY_TYPE
+
+}  // namespace headrace::HEADRACE_NS

@@ -1,0 +1,82 @@
+// exp and log of headrace.ops.elementary, the same chain of single operations, so the same bits; activations from them.
+#pragma once
+
+namespace headrace::HEADRACE_NS {
+
+// e^x for −87 ≤ x ≤ 87.
+inline F16 exp_inside(F16 x) {
+  const F16 scale = rint(mul(x, set(1.4426950408889634f)));
+  F16 r = sub(x, mul(scale, set(0.693115234375f)));
+  r = sub(r, mul(scale, set(3.194618329871446e-05f)));
+  F16 total = mul(r, set(0.001381446490995586f));
+  total = add(total, set(0.008368780836462975f));
+  total = add(mul(total, r), set(0.04166839271783829f));
+  total = add(mul(total, r), set(0.1666651964187622f));
+  total = add(mul(total, r), set(0.4999999403953552f));
+  total = mul(mul(total, r), r);
+  total = add(add(total, r), set(1.0f));
+  const I16 power = add(shift_left<23>(to_words(scale)), words(0x3F800000));
+  return mul(total, as_floats(power));
+}
+
+// e^x, x first brought to [−87, 87]; NaN stays NaN.
+inline F16 exp(F16 x) { return exp_inside(min(set(87.0f), max(set(-87.0f), x))); }
+
+// Natural logarithm of positive, normal, finite numbers.
+inline F16 log(F16 x) {
+  const I16 bits = as_words(x);
+  const I16 exponent = shift_signed<23>(sub(bits, words(0x3F3504F3)));
+  const F16 f = sub(as_floats(sub(bits, shift_left<23>(exponent))), set(1.0f));
+  const F16 scale = to_floats(exponent);
+  const F16 square = mul(f, f);
+  F16 tail = add(mul(f, set(-0.07634429633617401f)), set(0.12761549651622772f));
+  tail = add(mul(tail, f), set(-0.131601944565773f));
+  tail = add(mul(tail, f), set(0.14201761782169342f));
+  tail = add(mul(tail, f), set(-0.16623356938362122f));
+  tail = add(mul(tail, f), set(0.20001226663589478f));
+  tail = add(mul(tail, f), set(-0.250008225440979f));
+  tail = add(mul(tail, f), set(0.3333333134651184f));
+  tail = mul(mul(tail, f), square);
+  tail = sub(tail, mul(square, set(0.5f)));
+  tail = add(tail, mul(scale, set(3.194618329871446e-05f)));
+  tail = add(tail, f);
+  return add(tail, mul(scale, set(0.693115234375f)));
+}
+
+inline F16 negate(F16 x) { return sub(set(0.0f), x); }
+inline F16 negate_bits(F16 x) { return as_floats(bit_xor(as_words(x), words(static_cast<i32>(0x80000000u)))); }
+inline F16 absolute(F16 x) { return as_floats(bit_and(as_words(x), words(0x7fffffff))); }
+
+// 1 − 2 / (e^2x + 1); near 0, where that cancels, the odd Taylor series up to x^7.
+inline F16 tanh(F16 x) {
+  const F16 far = sub(set(1.0f), div(set(2.0f), add(exp(add(x, x)), set(1.0f))));
+  const F16 square = mul(x, x);
+  F16 tail = fma(square, set(-17.0f / 315.0f), set(2.0f / 15.0f));
+  tail = fma(tail, square, set(-1.0f / 3.0f));
+  const F16 near = fma(mul(tail, square), x, x);
+  return if_greater(absolute(x), set(0.25f), far, if_greater(set(0.25f), absolute(x), near, far));
+}
+
+// erf by Abramowitz and Stegun 7.1.26, error below 1.5e-7.
+inline F16 erf(F16 x) {
+  const F16 a = absolute(x);
+  const F16 t = div(set(1.0f), fma(a, set(0.3275911f), set(1.0f)));
+  F16 p = fma(t, set(1.061405429f), set(-1.453152027f));
+  p = fma(p, t, set(1.421413741f));
+  p = fma(p, t, set(-0.284496736f));
+  p = fma(p, t, set(0.254829592f));
+  const F16 y = sub(set(1.0f), mul(mul(p, t), exp(negate(mul(a, a)))));
+  return if_greater(set(0.0f), x, negate(y), y);
+}
+
+inline F16 silu(F16 x) { return div(x, add(set(1.0f), exp(negate(x)))); }
+inline F16 gelu(F16 x) {
+  return mul(mul(x, set(0.5f)), add(set(1.0f), erf(mul(x, set(0.70710678118654752f)))));
+}
+inline F16 gelu_tanh(F16 x) {
+  const F16 inner = mul(set(0.79788456080286536f), fma(mul(mul(x, x), x), set(0.044715f), x));
+  return mul(mul(x, set(0.5f)), add(set(1.0f), tanh(inner)));
+}
+inline F16 relu(F16 x) { return max(set(0.0f), x); }
+
+}  // namespace headrace::HEADRACE_NS

@@ -1,0 +1,18 @@
+// The functions of one instruction set as a table. The file that includes this has chosen HEADRACE_NS, vectors and Dot.
+#pragma once
+
+// clang-format off
+#include "kernels/math.h"
+#include "kernels/rows.h"
+#include "kernels/linear.h"
+#include "kernels/elementwise.h"
+#include "kernels/attention.h"
+#include "kernels/sampling.h"
+// clang-format on
+
+#define HEADRACE_TABLE(name, Dot)                                                                    \
+  const Kernels name = {&HEADRACE_NS::linear<HEADRACE_NS::Dot>, &HEADRACE_NS::embed,                 \
+                        &HEADRACE_NS::rms_norm, &HEADRACE_NS::glu, &HEADRACE_NS::add,                \
+                        &HEADRACE_NS::scale, &HEADRACE_NS::gather, &HEADRACE_NS::rotate,             \
+                        &HEADRACE_NS::attend<HEADRACE_NS::Dot>, &HEADRACE_NS::sample,                 \
+                        &HEADRACE_NS::score};

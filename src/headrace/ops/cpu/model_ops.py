@@ -1,0 +1,147 @@
+"""The model ops: each takes arrays and computes at once, or takes symbols and records itself into a program."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace import _native
+from headrace.ops.base import Activation, Floats, Ints, StepInputs
+from headrace.ops.cpu.bfloat16 import as_dtype, to_float32
+from headrace.ops.cpu.program import Symbol, SymbolicStep
+from headrace.words import envs
+
+ITEMS = {"float32": np.float32, "bfloat16": np.uint16}
+ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
+Array = NDArray[Any]
+
+
+class EagerStep:
+    """A step's inputs as the kernels take them."""
+
+    def __init__(self, inputs: StepInputs) -> None:
+        self.inputs = inputs
+        self.native = _native.Step(*inputs)
+
+
+class ModelOps:
+    """`dtype` is float32 or bfloat16. `num_threads` None is one per allowed core; `isa` None is HEADRACE_ISA or the
+    fastest that the machine has."""
+
+    def __init__(self, dtype: str = "float32", num_threads: int | None = None, isa: str | None = None) -> None:
+        self.dtype = dtype
+        self._item = ITEMS[dtype]
+        self.machine = _native.Machine(num_threads or 0, isa or envs.get("HEADRACE_ISA") or "")
+
+    def weight(self, array: Array) -> Any:
+        """A matrix is packed; a vector stays an array, float32 whose values `dtype` can hold."""
+        values = as_dtype(array, self.dtype)
+        if values.ndim == 1:
+            return np.ascontiguousarray(to_float32(values) if self.dtype == "bfloat16" else values)
+        return self.machine.pack(np.ascontiguousarray(values))
+
+    def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> _native.Cache:
+        return _native.make_cache(self.dtype == "bfloat16", num_blocks, block_size, num_heads, head_dim)
+
+    def zero_blocks(self, cache: _native.Cache, block_ids: Sequence[int]) -> None:
+        cache.zero_blocks(list(block_ids))
+
+    def begin(self, inputs: StepInputs) -> Any:
+        return inputs if isinstance(inputs, SymbolicStep) else EagerStep(inputs)
+
+    def _room(self, *shape: int) -> Array:
+        return np.empty(shape, self._item)
+
+    def embed(self, token_ids: Any, table: _native.Weight) -> Any:
+        if isinstance(token_ids, SymbolicStep):
+            return token_ids.recorder.embed(table)
+        out = self._room(token_ids.size, table.shape[1])
+        self.machine.embed(token_ids, table, out)
+        return out
+
+    def linear(self, x: Any, weight: _native.Weight, bias: Floats | None = None) -> Any:
+        if isinstance(x, Symbol):
+            return x.recorder.linear(x, weight, bias)
+        out = self._room(x.shape[0], weight.shape[0])
+        self.machine.linear(x, weight, bias, out)
+        return out
+
+    def rms_norm(self, x: Any, weight: Floats, eps: float) -> Any:
+        if isinstance(x, Symbol):
+            return x.recorder.rms_norm(x, weight, eps)
+        out = self._room(*x.shape)
+        self.machine.rms_norm(x, None, weight, eps, out)
+        return out
+
+    def add(self, x: Any, y: Any) -> Any:
+        if isinstance(x, Symbol):
+            return x.recorder.add(x, y)
+        out = self._room(*x.shape)
+        self.machine.add(x, y, out)
+        return out
+
+    def scale(self, x: Any, factor: float) -> Any:
+        if isinstance(x, Symbol):
+            return x.recorder.scale(x, factor)
+        out = self._room(*x.shape)
+        self.machine.scale(x, factor, out)
+        return out
+
+    def glu(self, gate_up: Any, activation: Activation) -> Any:
+        kind = ACTIVATIONS.index(activation)
+        if isinstance(gate_up, Symbol):
+            return gate_up.recorder.glu(gate_up, kind)
+        out = self._room(gate_up.shape[0], gate_up.shape[1] // 2)
+        self.machine.glu(gate_up, kind, out)
+        return out
+
+    def split_heads(self, x: Any, sizes: Sequence[int], head_dim: int) -> tuple[Any, ...]:
+        if isinstance(x, Symbol):
+            return x.split_heads(sizes, head_dim)
+        heads = x.reshape(x.shape[0], -1, head_dim)
+        return tuple(np.split(heads, np.cumsum(sizes)[:-1], axis=1))
+
+    def angles(self, table: Floats, step: Any) -> Any:
+        if isinstance(step, SymbolicStep):
+            return step.recorder.angles(table)
+        return table[step.inputs.positions]
+
+    def rotate(self, x: Any, angles: Any) -> Any:
+        if isinstance(x, Symbol):
+            return x.recorder.rotate(x, angles)
+        out = self._room(*x.shape)
+        self.machine.rotate(x, angles, out)
+        return out
+
+    def attend(
+        self,
+        q: Any,
+        k: Any,
+        v: Any,
+        cache: _native.Cache,
+        step: Any,
+        scale: float,
+        window: int | None = None,
+        soft_cap: float | None = None,
+    ) -> Any:
+        if isinstance(q, Symbol):
+            return q.recorder.attend(q, k, v, cache, scale, window or 0, soft_cap or 0.0)
+        out = self._room(q.shape[0], q.shape[1] * q.shape[2])
+        self.machine.attend(q, k, v, cache, step.native, scale, window or 0, soft_cap or 0.0, out)
+        return out
+
+    def gather(self, x: Array, rows: Ints) -> Array:
+        out = self._room(len(rows), x.shape[1])
+        self.machine.gather(x, np.ascontiguousarray(rows, np.int32), out)
+        return out
+
+    def logits(self, hidden: Array, weight: _native.Weight) -> Floats:
+        out = np.empty((hidden.shape[0], weight.shape[0]), np.float32)
+        self.machine.linear(hidden, weight, None, out)
+        return out
+
+    def to_numpy(self, x: Array) -> Floats:
+        return to_float32(x) if x.dtype == np.uint16 else x
