@@ -2,113 +2,174 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
+import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
 from headrace.load.tokenizer import SPACE, Tokenizer
-from headrace.words.errors import ModelError, nearest
+from headrace.words.errors import ModelError, brief, nearest
 
-UNKNOWN, CONTROL, USER_DEFINED = 2, 3, 4
-GPT2 = r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
+NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+LONGEST_PIECE = 256
+"""Characters of the longest token that merging may make; SentencePiece trains none above 16 unless asked."""
+
+
+class Pre(NamedTuple):
+    """How a byte-level vocabulary's text is cut before merging. No pattern: GPT-2's, the byte alphabet's own.
+
+    `takes_words` takes a piece that is a token as it is, unmerged; `composes` brings text to NFC first.
+    """
+
+    pattern: str | None = None
+    splits_digits: bool = False
+    takes_words: bool = False
+    composes: bool = False
+    adds_bos: bool = False
+
+
 LLAMA3 = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
     r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-QWEN2 = LLAMA3.replace("{1,3}", "")
-GPT2_DIGIT_BY_DIGIT = ("smollm", "starcoder", "refact", "command-r")
-PATTERNS = {
-    "gpt-2": GPT2,
-    "default": GPT2,
-    "llama-bpe": LLAMA3,
-    "llama3": LLAMA3,
-    "llama-v3": LLAMA3,
-    "smaug-bpe": LLAMA3,
-    "dbrx": LLAMA3,
-    "qwen2": QWEN2,
-    "deepseek-r1-qwen": QWEN2,
-    **dict.fromkeys(GPT2_DIGIT_BY_DIGIT, GPT2),
+ONE_DIGIT = LLAMA3.replace("{1,3}", "")
+TEKKEN = (
+    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
+    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
+    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+PRE_TOKENIZERS = {
+    **dict.fromkeys(("default", "gpt-2"), Pre()),
+    **dict.fromkeys(("smollm", "starcoder", "refact"), Pre(splits_digits=True)),
+    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), Pre(LLAMA3, takes_words=True, adds_bos=True)),
+    "smaug-bpe": Pre(LLAMA3),
+    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), Pre(ONE_DIGIT, composes=True)),
+    "tekken": Pre(TEKKEN, takes_words=True, adds_bos=True),
 }
-"""`tokenizer.ggml.pre` → how text is cut before merging."""
+"""By `tokenizer.ggml.pre`."""
+
+
+class Entries:
+    """The entries of the metadata that begin with `tokenizer.ggml`, checked; absent ones are None."""
+
+    def __init__(self, metadata: Mapping[str, Any], file: str) -> None:
+        self._metadata = metadata
+        self._file = file
+
+    def refuse(self, name: str, cause: str) -> ModelError:
+        return ModelError(self._file, f"tokenizer.ggml.{name} {cause}")
+
+    def of_kind(self, name: str, kind: type | tuple[type, ...]) -> Any:
+        value = self._metadata.get(f"tokenizer.ggml.{name}")
+        if value is not None and not isinstance(value, kind):
+            raise self.refuse(name, f"is of the wrong kind: {brief(value)}")
+        return value
+
+    def strings(self, name: str) -> list[str] | None:
+        strings = self.of_kind(name, list)
+        if strings and not isinstance(strings[0], str):
+            raise self.refuse(name, "does not hold strings")
+        return strings
+
+    def per_token(self, name: str, num_tokens: int) -> list[Any] | None:
+        numbers = self.of_kind(name, np.ndarray)
+        if numbers is not None and len(numbers) != num_tokens:
+            raise self.refuse(name, f"has {len(numbers)} values for {num_tokens} tokens")
+        return None if numbers is None else numbers.tolist()
+
+    def token_id(self, name: str, num_tokens: int) -> int | None:
+        token_id = self.of_kind(name, int)
+        if token_id is not None and not 0 <= token_id < num_tokens:
+            raise self.refuse(name, f"is {token_id}, but there are {num_tokens} tokens")
+        return token_id
+
+    def flag(self, name: str, default: bool) -> bool:
+        value = self.of_kind(name, bool)
+        return default if value is None else value
 
 
 def tokenizer_from_gguf(metadata: Mapping[str, Any], file: str) -> Tokenizer:
-    """Raises ModelError for a vocabulary whose kind is not known."""
-    kind = metadata.get("tokenizer.ggml.model")
-    tokens = metadata.get("tokenizer.ggml.tokens")
-    if not isinstance(tokens, list) or not tokens:
-        raise ModelError(file, "holds no tokenizer (tokenizer.ggml.tokens is missing)")
+    """Raises ModelError for a vocabulary that is damaged or of a kind that is not known."""
+    entries = Entries(metadata, file)
+    tokens = entries.strings("tokens")
+    if not tokens:
+        raise entries.refuse("tokens", "is missing, so the file holds no tokenizer")
+    if len(set(tokens)) != len(tokens):
+        raise entries.refuse("tokens", "has the same token twice")
+    kinds = entries.per_token("token_type", len(tokens)) or [NORMAL] * len(tokens)
+    kind = entries.of_kind("model", str)
     if kind == "gpt2":
-        backend = bytewise(metadata, tokens, file)
+        pre = pre_tokenizer(entries)
+        backend, adds_bos = bytewise(entries, tokens, pre), pre.adds_bos
     elif kind == "llama":
-        backend = sentencepiece(metadata, tokens, file)
+        backend, adds_bos = sentencepiece(entries, tokens, kinds), True
     else:
-        raise ModelError(file, f"has a tokenizer of the unknown kind {kind!r}; known are gpt2 and llama")
-    add_special(backend, metadata, tokens)
+        raise entries.refuse("model", f"{brief(kind)} is unknown; known are gpt2 and llama")
+    add_special(backend, tokens, kinds)
+    ends = [entries.token_id(f"{name}_token_id", len(tokens)) for name in ("eos", "eot", "eom")]
     template = metadata.get("tokenizer.chat_template")
     return Tokenizer(
         backend,
         is_bytewise=kind == "gpt2",
-        bos_token_id=metadata.get("tokenizer.ggml.bos_token_id"),
-        eos_token_ids=end_ids(metadata),
-        add_bos=bool(metadata.get("tokenizer.ggml.add_bos_token", kind == "llama")),
+        bos_token_id=entries.token_id("bos_token_id", len(tokens)),
+        eos_token_ids=dict.fromkeys(end for end in ends if end is not None),
+        adds_bos=entries.flag("add_bos_token", adds_bos),
+        adds_eos=entries.flag("add_eos_token", False),
         chat_template=template if isinstance(template, str) else None,
     )
 
 
-def end_ids(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """The end of a sequence and the end of a turn, where a file names both."""
-    names = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id")
-    return tuple(dict.fromkeys(metadata[name] for name in names if name in metadata))
+def pre_tokenizer(entries: Entries) -> Pre:
+    name = entries.of_kind("pre", str) or "default"
+    if name not in PRE_TOKENIZERS:
+        known = ", ".join(PRE_TOKENIZERS)
+        raise entries.refuse("pre", f"{brief(name)} is unknown{nearest(name, PRE_TOKENIZERS)}; known are {known}")
+    return PRE_TOKENIZERS[name]
 
 
-def bytewise(metadata: Mapping[str, Any], tokens: list[str], file: str) -> Backend:
+def bytewise(entries: Entries, tokens: Sequence[str], pre: Pre) -> Backend:
     """Byte-level BPE: ranked merges over GPT-2's byte alphabet."""
-    pre = metadata.get("tokenizer.ggml.pre", "default")
-    if pre not in PATTERNS:
-        hint = nearest(str(pre), PATTERNS)
-        raise ModelError(file, f"tokenizer.ggml.pre {pre!r} is unknown{hint}; known are {', '.join(PATTERNS)}")
-    merges = [tuple(merge.split(" ", 1)) for merge in metadata.get("tokenizer.ggml.merges", ())]
+    lines = entries.strings("merges") or []
+    if not all(" " in line for line in lines):
+        raise entries.refuse("merges", "has a merge that is not two tokens")
+    merges = [(first, second) for first, _, second in (line.partition(" ") for line in lines)]
     vocabulary = {token: i for i, token in enumerate(tokens)}
-    if any(len(pair) != 2 for pair in merges):
-        raise ModelError(file, "has a merge that is not two tokens (tokenizer.ggml.merges)")
-    takes_whole_words = PATTERNS[pre] == LLAMA3
-    backend = Backend(models.BPE(vocabulary, merges, ignore_merges=takes_whole_words))
+    try:
+        backend = Backend(models.BPE(vocabulary, merges, ignore_merges=pre.takes_words))
+    except Exception as error:
+        raise entries.refuse("merges", f"does not fit the tokens: {error}") from None
+    if pre.composes:
+        backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = cutter(pre)
     backend.decoder = decoders.ByteLevel()
     return backend
 
 
-def cutter(pre: str) -> pre_tokenizers.PreTokenizer:
-    if PATTERNS[pre] == GPT2:
-        words = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
-        if pre not in GPT2_DIGIT_BY_DIGIT:
-            return words
-        return pre_tokenizers.Sequence([pre_tokenizers.Digits(individual_digits=True), words])
-    words = pre_tokenizers.Split(Regex(PATTERNS[pre]), behavior="isolated")
-    return pre_tokenizers.Sequence([words, pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)])
+def cutter(pre: Pre) -> pre_tokenizers.PreTokenizer:
+    steps: list[pre_tokenizers.PreTokenizer] = []
+    if pre.splits_digits:
+        steps.append(pre_tokenizers.Digits(individual_digits=True))
+    if pre.pattern:
+        steps.append(pre_tokenizers.Split(Regex(pre.pattern), behavior="isolated"))
+    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre.pattern is None))
+    return pre_tokenizers.Sequence(steps)
 
 
-def sentencepiece(metadata: Mapping[str, Any], tokens: list[str], file: str) -> Backend:
+def sentencepiece(entries: Entries, tokens: Sequence[str], kinds: Sequence[int]) -> Backend:
     """SentencePiece BPE: of two neighbours that form a token, those with the best score merge first; what has no token
     is spelt in bytes."""
-    scores = metadata.get("tokenizer.ggml.scores")
-    if not isinstance(scores, list) or len(scores) != len(tokens):
-        raise ModelError(file, "has no score for every token (tokenizer.ggml.scores)")
-    unknown = metadata.get("tokenizer.ggml.unknown_token_id", 0)
-    model = models.BPE(
-        {token: i for i, token in enumerate(tokens)},
-        merges_by_score(tokens, scores),
-        unk_token=tokens[unknown] if unknown < len(tokens) else None,
-        fuse_unk=True,
-        byte_fallback=True,
-    )
-    backend = Backend(model)
-    adds_space = bool(metadata.get("tokenizer.ggml.add_space_prefix", True))
-    steps = [normalizers.Prepend(SPACE)] if adds_space else []
-    backend.normalizer = normalizers.Sequence([*steps, normalizers.Replace(" ", SPACE)])
+    scores = entries.per_token("scores", len(tokens))
+    if scores is None:
+        raise entries.refuse("scores", "is missing")
+    unknown = entries.token_id("unknown_token_id", len(tokens)) or 0
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    merges = merges_by_score(tokens, scores, kinds)
+    backend = Backend(models.BPE(vocabulary, merges, unk_token=tokens[unknown], fuse_unk=True, byte_fallback=True))
+    adds_space = entries.flag("add_space_prefix", True)
+    prefix = [normalizers.Prepend(SPACE)] if adds_space else []
+    backend.normalizer = normalizers.Sequence([*prefix, normalizers.Replace(" ", SPACE)])
     strip = [decoders.Strip(content=" ", left=1)] if adds_space else []
     backend.decoder = decoders.Sequence(
         [decoders.Replace(SPACE, " "), decoders.ByteFallback(), decoders.Fuse(), *strip]
@@ -116,23 +177,23 @@ def sentencepiece(metadata: Mapping[str, Any], tokens: list[str], file: str) -> 
     return backend
 
 
-def merges_by_score(tokens: list[str], scores: list[float]) -> list[tuple[str, str]]:
-    """Every way to put a token together from two others, the best scored token first."""
-    ids = {token: i for i, token in enumerate(tokens)}
+def merges_by_score(
+    tokens: Sequence[str], scores: Sequence[float], kinds: Sequence[int]
+) -> list[tuple[str, str]]:
+    """Every way to put a normal token together from two others, the best scored token first, then the lower ids."""
+    ids = {token: i for i, token in enumerate(tokens) if kinds[i] == NORMAL}
     merges = []
-    for token, score in zip(tokens, scores, strict=True):
-        parts = [(token[:cut], token[cut:]) for cut in range(1, len(token))]
-        halves = [(ids[a], ids[b], a, b) for a, b in parts if a in ids and b in ids]
-        merges += [(-score, a_id, b_id, a, b) for a_id, b_id, a, b in sorted(halves)]
-    merges.sort(key=lambda merge: merge[0])
-    return [(a, b) for *_, a, b in merges]
+    for token, i in ids.items():
+        if len(token) > LONGEST_PIECE:
+            continue
+        parts = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
+        merges += [(-scores[i], i, ids[a], ids[b], a, b) for a, b in parts if a in ids and b in ids]
+    return [(a, b) for *_, a, b in sorted(merges)]
 
 
-def add_special(backend: Backend, metadata: Mapping[str, Any], tokens: list[str]) -> None:
+def add_special(backend: Backend, tokens: Sequence[str], kinds: Sequence[int]) -> None:
     """Control tokens are special; user-defined ones are found in every text."""
-    kinds = metadata.get("tokenizer.ggml.token_type") or [1] * len(tokens)
-    pairs = list(zip(tokens, kinds, strict=False))
-    backend.add_special_tokens(
-        [AddedToken(t, special=True, normalized=False) for t, kind in pairs if kind in (CONTROL, UNKNOWN)]
-    )
-    backend.add_tokens([AddedToken(t, normalized=False) for t, kind in pairs if kind == USER_DEFINED])
+    pairs = list(zip(tokens, kinds, strict=True))
+    special = [t for t, kind in pairs if kind in (CONTROL, UNKNOWN)]
+    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
+    backend.add_tokens([AddedToken(token, normalized=False) for token, kind in pairs if kind == USER_DEFINED])

@@ -61,7 +61,7 @@ def q4_1(raw: Bytes) -> Floats:
 
 def fifth_bits(raw: Bytes) -> NDArray[np.uint8]:
     """[blocks, 4] → [blocks, 32] bits, worth 16 each"""
-    return np.unpackbits(np.ascontiguousarray(raw), axis=-1, bitorder="little") << 4
+    return np.unpackbits(np.ascontiguousarray(raw), axis=-1, bitorder="little") << np.uint8(4)
 
 
 def q5_0(raw: Bytes) -> Floats:
@@ -127,7 +127,7 @@ def q4_k(raw: Bytes) -> Floats:
 
 def q5_k(raw: Bytes) -> Floats:
     high = pairs(raw[:, 16:48], tuple(range(8)), 1, 32)
-    return scaled(raw, pairs(raw[:, 48:], (0, 4), 15, 32) | (high << 4))
+    return scaled(raw, pairs(raw[:, 48:], (0, 4), 15, 32) | (high << np.uint8(4)))
 
 
 def q6_k(raw: Bytes) -> Floats:

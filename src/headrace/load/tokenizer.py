@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from tokenizers import Tokenizer as Backend
 
 SPACE = "▁"
+BYTE_PIECE = re.compile("<0x[0-9A-Fa-f]{2}>")
 
 
 def byte_alphabet() -> dict[str, int]:
@@ -17,10 +19,14 @@ def byte_alphabet() -> dict[str, int]:
     return {chr(byte): byte for byte in plain} | {chr(256 + i): byte for i, byte in enumerate(others)}
 
 
+ALPHABET = byte_alphabet()
+
+
 class Tokenizer:
     """`is_bytewise` says that tokens are written in GPT-2's byte alphabet; else spaces are ▁ and bytes may be `<0xNN>`.
 
-    `add_bos` puts the first id before every text that asks for special tokens, where the backend does not do it itself.
+    `adds_bos` and `adds_eos` put those ids around every text that asks for special tokens, where the backend does not
+    do it itself. A limit or a padding that the backend came with is taken off: here texts have their own length.
     """
 
     def __init__(
@@ -29,18 +35,21 @@ class Tokenizer:
         is_bytewise: bool,
         bos_token_id: int | None = None,
         eos_token_ids: Iterable[int] = (),
-        add_bos: bool = False,
+        adds_bos: bool = False,
+        adds_eos: bool = False,
         chat_template: str | None = None,
     ) -> None:
+        backend.no_truncation()
+        backend.no_padding()
         self._parsing = backend
         self._is_bytewise = is_bytewise
-        self._add_bos = add_bos
         self.bos_token_id = bos_token_id
         self.eos_token_ids = tuple(eos_token_ids)
         self.chat_template = chat_template
         added = backend.get_added_tokens_decoder()
         self.special_ids = frozenset(i for i, token in added.items() if token.special)
-        self._added = {i: token.content for i, token in added.items()}
+        self._before = [bos_token_id] if adds_bos and bos_token_id is not None else []
+        self._behind = [*self.eos_token_ids[:1]] if adds_eos else []
 
     @cached_property
     def _verbatim(self) -> Backend:
@@ -49,9 +58,10 @@ class Tokenizer:
         twin.encode_special_tokens = True
         return twin
 
-    @property
+    @cached_property
     def vocab_size(self) -> int:
-        return self._parsing.get_vocab_size(with_added_tokens=True)
+        """Every id is below it."""
+        return max(self._parsing.get_vocab(with_added_tokens=True).values(), default=-1) + 1
 
     @property
     def bos_token(self) -> str | None:
@@ -64,10 +74,8 @@ class Tokenizer:
     def encode(self, text: str, add_special_tokens: bool = True, parse_special: bool = True) -> list[int]:
         """`parse_special` False takes the text of special tokens as text."""
         backend = self._parsing if parse_special else self._verbatim
-        ids = backend.encode(text, add_special_tokens=add_special_tokens).ids
-        if add_special_tokens and self._add_bos and self.bos_token_id is not None:
-            return [self.bos_token_id, *ids]
-        return ids
+        ids: list[int] = backend.encode(text, add_special_tokens=add_special_tokens).ids
+        return [*self._before, *ids, *self._behind] if add_special_tokens else ids
 
     def decode(self, ids: Sequence[int], skip_special_tokens: bool = True) -> str:
         return self._parsing.decode(list(ids), skip_special_tokens=skip_special_tokens)
@@ -77,16 +85,19 @@ class Tokenizer:
 
     def token_bytes(self, token_id: int) -> bytes:
         """The bytes the token stands for wherever it is not the first one; empty for an unknown id."""
-        if (content := self._added.get(token_id)) is not None:
-            return content.encode()
         piece = self._parsing.id_to_token(token_id)
         if piece is None:
             return b""
         if self._is_bytewise:
-            return b"".join(bytes([ALPHABET[c]]) if c in ALPHABET else c.encode() for c in piece)
-        if len(piece) == 6 and piece.startswith("<0x") and piece.endswith(">"):
+            return letters_to_bytes(piece)
+        if BYTE_PIECE.fullmatch(piece):
             return bytes([int(piece[3:5], 16)])
         return piece.replace(SPACE, " ").encode()
 
 
-ALPHABET = byte_alphabet()
+def letters_to_bytes(piece: str) -> bytes:
+    """Of a token in the byte alphabet; one with any other letter stands for its own text, as for the decoder."""
+    try:
+        return bytes(ALPHABET[letter] for letter in piece)
+    except KeyError:
+        return piece.encode()
