@@ -15,6 +15,7 @@ from headrace.engine.interrupts import DeferredInterrupt
 from headrace.engine.llm_engine import LLMEngine
 from headrace.engine.metrics import Metrics
 from headrace.engine.output import Output, refused
+from headrace.engine.progress import terminal_progress
 from headrace.engine.tokenizer import Tokenizer
 from headrace.words.config import DEFAULT_MODEL, engine_config
 from headrace.words.errors import PromptTooLongError, RequestError
@@ -43,7 +44,9 @@ class LLM:
     """
 
     def __init__(self, model: str = DEFAULT_MODEL, **options: Any) -> None:
-        self.llm_engine = LLMEngine(build.build_engine(engine_config(model=model, **options)))
+        asked = engine_config(model=model, **options)
+        with terminal_progress() as progress:
+            self.llm_engine = LLMEngine(build.build_engine(asked, progress))
 
     @classmethod
     def from_engine(cls, engine: Engine) -> LLM:

@@ -111,8 +111,9 @@ def test_the_prompt_may_come_from_standard_input(cli, monkeypatch):
 
 def test_sampling_options_reach_the_request(cli):
     opener = Opener()
-    cli("generate", "hello", "--temperature", "0.5", "--top-p", "0.9", "--top-k", "5", "--max-tokens", "3", "--stop", "x",
-        "--stop", "y", "--seed", "4", "--ignore-eos", "--no-skip-special-tokens", opener=opener)  # fmt: skip
+    cli("generate", "hello", "--temperature", "0.5", "--top-p", "0.9", "--top-k", "5", "--max-tokens", "3",
+        "--stop", "x", "--stop", "y", "--seed", "4", "--ignore-eos", "--no-skip-special-tokens",
+        opener=opener)  # fmt: skip
     admission = opener.executor.plans[0].admissions[0]
     sampling = admission.sampling
     assert (sampling.temperature, sampling.top_p, sampling.top_k, sampling.max_tokens) == (0.5, 0.9, 5, 3)
@@ -127,17 +128,18 @@ def test_the_checkpoints_defaults_hold_for_what_is_not_given(cli):
     assert (sampling.temperature, sampling.top_k, sampling.max_tokens) == (0.25, 3, 5)
 
 
-def test_an_answer_on_the_command_line_has_256_tokens_at_most(cli):
+def test_where_nobody_says_otherwise_an_answer_is_calm_and_has_256_tokens_at_most(cli):
     opener = Opener(speaking("x" * 400), max_model_len=512)
     cli("generate", "hello", opener=opener)
-    assert opener.executor.plans[0].admissions[0].sampling.max_tokens == 256
+    sampling = opener.executor.plans[0].admissions[0].sampling
+    assert (sampling.max_tokens, sampling.temperature) == (256, 0.2)
 
 
 def test_engine_options_have_the_names_of_engine_config(cli):
     opener = Opener()
-    cli("generate", "hello", "-m", "some/model", "--dtype", "float32", "--max-model-len", "64", "--kv-cache-memory-bytes",
-        "1000000", "--no-enable-prefix-caching", "--engine-seed", "3", "--scheduling-policy", "fair",
-        "--tensor-parallel-size", "1", "--enforce-eager", opener=opener)  # fmt: skip
+    cli("generate", "hello", "-m", "some/model", "--dtype", "float32", "--max-model-len", "64",
+        "--kv-cache-memory-bytes", "1000000", "--no-enable-prefix-caching", "--engine-seed", "3",
+        "--scheduling-policy", "fair", "--tensor-parallel-size", "1", "--enforce-eager", opener=opener)  # fmt: skip
     assert opener.keywords == {
         "model": "some/model",
         "dtype": "float32",
@@ -253,7 +255,8 @@ def prompts(opener: Opener) -> list[str]:
 
 def test_a_chat_remembers_what_was_said_until_it_is_reset(cli, monkeypatch):
     opener = Opener()
-    code, out, err = talk(cli, monkeypatch, ["hello", "", "again", "/reset", "new", "/exit", "never"], opener, "my/model")
+    lines = ["hello", "", "again", "/reset", "new", "/exit", "never"]
+    code, out, err = talk(cli, monkeypatch, lines, opener, "my/model")
     assert code == 0 and out == f"{ANSWER}\n" * 3 and err.count("tok/s") == 3
     first, second, third = prompts(opener)
     assert second == f"{first}{ANSWER}<|im_end|>\n<|im_start|>user\nagain<|im_end|>\n<|im_start|>assistant\n"

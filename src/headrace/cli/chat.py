@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from typing import Annotated
 
 import typer
 
 from headrace.cli import report
-from headrace.cli.generate import print_stream
+from headrace.cli.generate import print_stream, sampling_params
 from headrace.cli.model import LogLevelOption, ModelOption, SystemOption, open_model
 from headrace.cli.options import Options, engine_options, sampling_options, takes
 from headrace.engine.timeline import render
@@ -35,7 +34,7 @@ def chat(
 ) -> int:
     """Chat with a model: it remembers the conversation. /exit ends, /reset forgets, Ctrl-C stops an answer."""
     with open_model(context, name or model, engine, log_level) as llm:
-        params = replace(llm.get_default_sampling_params(), **sampling)
+        params = sampling_params(llm, sampling, max_tokens=None)
         llm.get_chat_template()
         Conversation(llm, params, system, explain).run()
     return 0

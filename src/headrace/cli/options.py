@@ -48,7 +48,7 @@ ENGINE_HELP = {
 }
 SAMPLING_HELP = {
     "n": "continuations of each prompt",
-    "max_tokens": "longest continuation in tokens; default: the room left",
+    "max_tokens": "longest continuation in tokens",
     "min_tokens": "shortest continuation in tokens",
     "temperature": "0 takes the most likely token",
     "top_p": "keep the most likely tokens up to this mass",

@@ -18,6 +18,7 @@ from headrace.engine.detokenize import TokenTexts, stop_matcher
 from headrace.engine.inputs import InputProcessor
 from headrace.engine.metrics import EngineMetrics
 from headrace.engine.processor import OutputProcessor
+from headrace.engine.progress import CountedWeights, Progress
 from headrace.engine.sampling_params import Bounds
 from headrace.engine.tokenizer import Tokenizer
 from headrace.schedule.scheduler import Scheduler
@@ -30,7 +31,6 @@ from headrace.words.plan import CacheLayout, Executor
 if TYPE_CHECKING:
     from headrace.executor.local import Fault
     from headrace.layers.weights import WeightSource
-    from headrace.load.checkpoint import Progress
     from headrace.ops.base import Ops
 
 log = get_logger(__name__)
@@ -141,7 +141,8 @@ def build_engine(
         model = replace(checkpoint.config, eos_token_ids=eos_token_ids)
         resolved = resolve(asked, model, hardware)
         defaults = sampling_defaults(asked.generation_config, checkpoint.generation)
-        resolved, layout, executor = _load(resolved, model, checkpoint.weights, hardware, ops, fault)
+        weights = checkpoint.weights if progress is None else CountedWeights(checkpoint.weights, progress)
+        resolved, layout, executor = _load(resolved, model, weights, hardware, ops, fault)
     except BaseException:
         checkpoint.close()
         raise

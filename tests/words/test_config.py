@@ -1,0 +1,82 @@
+"""What was asked, what the checkpoint says, what is decided."""
+
+import pytest
+
+from headrace.words.config import (
+    ACCEPTED,
+    DEFAULT_MODEL,
+    EngineConfig,
+    Hardware,
+    ModelConfig,
+    RopeConfig,
+    engine_config,
+    resolve,
+)
+from headrace.words.errors import ConfigError
+
+MODEL = ModelConfig("Toy", 100, 8, 16, 2, 2, 1, 4, 2_048, 1e-5, RopeConfig(), dtype="float16", eos_token_ids=(2, 5))
+MACHINE = Hardware(num_cores=3, memory_limit_bytes=1 << 33, memory_available_bytes=1 << 32)
+
+
+def decided(**options):
+    return resolve(engine_config(**options), MODEL, MACHINE)
+
+
+@pytest.mark.covers("D8")
+def test_an_engine_plays_the_normal_role_unless_asked_otherwise():
+    assert EngineConfig().role == "normal"
+    with pytest.raises(ConfigError, match="role"):
+        decided(role="prefill")
+
+
+@pytest.mark.covers("D28")
+def test_recompute_is_the_default_everywhere():
+    assert EngineConfig().preemption_policy == "recompute" == decided().scheduler.preemption_policy
+
+
+def test_what_is_left_open_is_decided_and_nothing_else_changes():
+    ours = decided()
+    assert (ours.model, ours.dtype, ours.block_size, ours.num_threads) == (DEFAULT_MODEL, "float32", 16, 3)
+    assert ours.scheduler.max_model_len == 2_048 and not ours.max_model_len_is_explicit
+    assert ours.scheduler.eos_token_ids == {2, 5}
+    assert decided() == ours
+    chosen = decided(max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32, dtype="bfloat16", num_threads=1)
+    assert chosen.max_model_len_is_explicit and (chosen.dtype, chosen.num_threads) == ("bfloat16", 1)
+    limits = chosen.scheduler
+    assert (limits.max_model_len, limits.max_num_seqs, limits.max_num_batched_tokens) == (64, 4, 32)
+
+
+def test_an_unknown_option_is_answered_with_the_nearest_one():
+    with pytest.raises(ConfigError, match="max_num_seq: unknown engine option; did you mean 'max_num_seqs'"):
+        engine_config(max_num_seq=4)
+    with pytest.raises(ConfigError, match="unknown engine option$"):
+        engine_config(xyz=4)
+
+
+@pytest.mark.parametrize("name", ACCEPTED)
+def test_vllms_keywords_pass_when_they_ask_for_nothing(name):
+    assert engine_config(**{name: ACCEPTED[name]}) == EngineConfig()
+
+
+@pytest.mark.parametrize("option", [{"tensor_parallel_size": 2}, {"trust_remote_code": True}, {"load_format": "dummy"}])
+def test_vllms_keywords_that_ask_for_what_is_not_built_are_refused(option):
+    with pytest.raises(ConfigError, match="is not supported; leave it out or pass"):
+        engine_config(**option)
+
+
+@pytest.mark.parametrize(
+    "option",
+    [
+        {"max_model_len": 0}, {"max_model_len": -1}, {"max_model_len": 1.5}, {"max_model_len": True},
+        {"max_model_len": 4_096}, {"max_num_seqs": 0}, {"kv_cache_memory_bytes": -5}, {"queue_timeout_s": 0},
+        {"queue_timeout_s": float("nan")}, {"request_timeout_s": float("inf")}, {"gpu_memory_utilization": 0},
+        {"gpu_memory_utilization": 1.5}, {"gpu_memory_utilization": "0.9"}, {"dtype": "int8"}, {"backend": "abacus"},
+        {"scheduling_policy": "lottery"}, {"prefill_policy": "never"}, {"victim_policy": "me"},
+        {"max_num_seqs": 8, "max_num_batched_tokens": 4},
+    ],
+    ids=str,
+)  # fmt: skip
+def test_an_impossible_value_names_its_option(option):
+    with pytest.raises(ConfigError) as caught:
+        decided(**option)
+    assert caught.value.parameter in option and str(caught.value).startswith(caught.value.parameter)

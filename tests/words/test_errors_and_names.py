@@ -1,0 +1,78 @@
+"""Errors survive pickling and keep their status; the public names are those that are promised."""
+
+import ast
+import pickle
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import headrace
+from headrace.words import envs, errors
+from headrace.words.errors import ConfigError, HeadraceError, ModelError, PromptTooLongError, RequestError, nearest
+
+
+def test_the_tree_of_errors_has_one_root_and_each_its_status():
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, HeadraceError)]
+    tree = {kind.__name__: kind.http_status for kind in kinds}
+    assert tree == {
+        "HeadraceError": 500,
+        "RequestError": 400,
+        "PromptTooLongError": 400,
+        "QueueFullError": 503,
+        "ConfigError": 400,
+        "ModelError": 500,
+        "UnsupportedError": 501,
+        "EngineError": 500,
+        "EngineDeadError": 503,
+    }
+    assert issubclass(RequestError, ValueError) and issubclass(ConfigError, ValueError)
+
+
+@pytest.mark.parametrize("error", [RequestError("n", "too many"), PromptTooLongError("prompt", "too long")])
+def test_a_request_error_survives_the_way_to_another_process(error):
+    copy = pickle.loads(pickle.dumps(error))
+    assert type(copy) is type(error) and (copy.parameter, copy.message) == (error.parameter, error.message)
+    assert str(copy) == str(error) == f"{error.parameter}: {error.message}"
+
+
+def test_a_model_error_names_file_and_cause():
+    error = ModelError("config.json", "is damaged")
+    assert (str(error), error.file, error.cause) == ("config.json: is damaged", "config.json", "is damaged")
+
+
+def test_the_nearest_name_is_offered_only_when_one_is_near():
+    assert nearest("temprature", ["temperature", "top_p"]) == "; did you mean 'temperature'?"
+    assert nearest("zzz", ["temperature"]) == ""
+
+
+def test_a_variable_outside_the_table_is_an_error(monkeypatch):
+    monkeypatch.setenv("HEADRACE_LOG_LEVEL", "debug")
+    assert envs.get("HEADRACE_LOG_LEVEL") == "debug" and envs.get("HEADRACE_CHECK_INVARIANTS") is not None
+    with pytest.raises(KeyError):
+        envs.get("HEADRACE_UNHEARD_OF")
+
+
+def test_the_public_names_are_there_and_no_others():
+    assert headrace.__all__ == [
+        "AsyncLLM", "CompletionOutput", "ConfigError", "EmbeddingOutput", "EngineConfig", "EngineDeadError",
+        "EngineError", "FinishReason", "HeadraceError", "LLM", "LLMEngine", "ModelError", "PoolingParams",
+        "QueueFullError", "RequestError", "RequestOutput", "SamplingParams", "UnsupportedError", "__version__",
+    ]  # fmt: skip
+    for name in headrace.__all__:
+        assert getattr(headrace, name) is not None and name in dir(headrace)
+    with pytest.raises(AttributeError, match="has no attribute 'Nothing'"):
+        _ = headrace.Nothing
+
+
+def test_type_checkers_see_the_same_names():
+    stub = ast.parse(Path(headrace.__file__).with_suffix(".pyi").read_text(encoding="utf-8"))
+    names = {alias.asname for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names}
+    assert names | {"__version__"} == set(headrace.__all__)
+
+
+def test_parameters_and_engines_can_be_named_without_torch():
+    code = "from headrace import *; import headrace.engine.build, sys; print('torch' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    assert done.stdout.strip() == "False", done.stderr
