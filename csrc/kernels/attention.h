@@ -24,18 +24,15 @@ T* page(const Cache& cache, const HugeBuffer& buffer, i64 block, i64 head) {
   return buffer.as<T>() + block * cache.page_values() + head * cache.block_size * cache.dim_padded;
 }
 
+// Pads with zeros up to dim_padded: what lay there before is not to be multiplied.
 template <class T>
 void write_token(const Cache& cache, i64 slot, i64 head, const T* k, const T* v) {
-  const i64 block = slot / cache.block_size, key = slot % cache.block_size;
+  const i64 block = slot / cache.block_size, key = slot % cache.block_size, dim = cache.dim_padded;
   T *keys = page<T>(cache, cache.keys, block, head), *values = page<T>(cache, cache.values, block, head);
-  if (cache.unit == 0) {
-    std::memcpy(keys + key * cache.dim_padded, k, cache.dim * sizeof(T));
-    std::memcpy(values + key * cache.dim_padded, v, cache.dim * sizeof(T));
-    return;
-  }
-  for (i64 d = 0; d < cache.dim; d++) {
-    keys[key_index(key, d, cache.dim_padded)] = k[d];
-    values[value_index(key, d, cache.dim_padded, cache.unit)] = v[d];
+  for (i64 d = 0; d < dim; d++) {
+    const bool is_pad = d >= cache.dim;
+    keys[cache.unit ? key_index(key, d, dim) : key * dim + d] = is_pad ? T{0} : k[d];
+    values[cache.unit ? value_index(key, d, dim, cache.unit) : key * dim + d] = is_pad ? T{0} : v[d];
   }
 }
 

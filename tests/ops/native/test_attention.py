@@ -1,0 +1,143 @@
+"""Paged attention: close to the reference, and the same bits alone, in company, in chunks, in any pages."""
+
+import numpy as np
+import pytest
+from tests.ops.native.machines import ISAS, assert_same_on_all, numbers, ops_of
+
+from headrace.ops.base import StepInputs
+from headrace.ops.cpu.bfloat16 import to_float32
+from headrace.ops.reference import ReferenceOps
+from headrace.ops.reference.model_ops import to_torch
+
+DTYPES = ["float32", "bfloat16"]
+NUM_BLOCKS = 120
+
+
+class Sequences:
+    """Several sequences' q, k and v, and pages dealt out in random order."""
+
+    def __init__(self, dtype: str, lengths, heads=(6, 2), dim=24, block_size=16, seed=0) -> None:
+        self.lengths, self.heads, self.dim, self.block_size, self.dtype = lengths, heads, dim, block_size, dtype
+        free = np.random.default_rng(seed).permutation(np.arange(1, 1 + NUM_BLOCKS)).tolist()
+        width = -(-max(lengths) // block_size)
+        self.tables = np.zeros((len(lengths), width), np.int32)
+        self.qkv = []
+        for i, length in enumerate(lengths):
+            count = -(-length // block_size)
+            self.tables[i, :count], free = free[:count], free[count:]
+            self.qkv.append(numbers(dtype, length, (heads[0] + 2 * heads[1]) * dim, seed=seed + 10 + i, spread=1.5))
+
+    def step(self, spans) -> tuple[StepInputs, np.ndarray]:
+        """spans: (sequence, start, end) each → the step's inputs and its qkv [T, …]."""
+        positions = np.concatenate([np.arange(start, end) for _, start, end in spans]).astype(np.int32)
+        which = np.repeat([s for s, _, _ in spans], [end - start for _, start, end in spans])
+        slots = self.tables[which, positions // self.block_size].astype(np.int64) * self.block_size
+        inputs = StepInputs(
+            np.zeros(positions.size, np.int32),
+            positions,
+            slots + positions % self.block_size,
+            np.cumsum([0, *(end - start for _, start, end in spans)]).astype(np.int32),
+            np.array([end for _, _, end in spans], np.int32),
+            np.ascontiguousarray(self.tables[[s for s, _, _ in spans]]),
+        )
+        return inputs, np.concatenate([self.qkv[s][start:end] for s, start, end in spans])
+
+    def cache(self, ops):
+        return ops.kv_cache(NUM_BLOCKS + 1, self.block_size, self.heads[1], self.dim)
+
+    def attend(self, ops, cache, spans, to_backend=np.asarray, **form):
+        inputs, qkv = self.step(spans)
+        q, k, v = ops.split_heads(to_backend(qkv), (*self.heads, self.heads[1]), self.dim)
+        return ops.attend(q, k, v, cache, ops.begin(inputs), self.dim**-0.5, **form)
+
+    def whole(self, ops, **form):
+        """All sequences at once as one step of prompts."""
+        spans = [(i, 0, length) for i, length in enumerate(self.lengths)]
+        return self.attend(ops, self.cache(ops), spans, **form)
+
+
+FORMS = {"plain": {}, "window": {"window": 37}, "soft cap": {"soft_cap": 5.0}, "both": {"window": 600, "soft_cap": 9.0}}
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("block_size", [4, 16, 32, 48])
+def test_prompts_are_close_to_the_reference_and_the_same_on_all(dtype, form, block_size):
+    sequences = Sequences(dtype, [70, 1, 33], block_size=block_size)
+    result = assert_same_on_all(dtype, lambda ops: sequences.whole(ops, **FORMS[form]))
+    reference = ReferenceOps("float32")
+    spans = [(i, 0, length) for i, length in enumerate(sequences.lengths)]
+    as_float = (lambda x: to_torch(to_float32(x))) if dtype == "bfloat16" else to_torch
+    cache = reference.kv_cache(NUM_BLOCKS + 1, block_size, sequences.heads[1], sequences.dim)
+    expected = sequences.attend(reference, cache, spans, as_float, **FORMS[form]).numpy()
+    values = to_float32(result) if dtype == "bfloat16" else result
+    tolerance = 3e-6 if dtype == "float32" else 2e-2
+    np.testing.assert_allclose(values, expected, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(("heads", "dim"), [((9, 3), 64), ((4, 4), 32), ((40, 1), 16), ((2, 1), 80)])
+def test_head_shapes(heads, dim):
+    sequences = Sequences("bfloat16", [45, 20], heads, dim)
+    result = to_float32(assert_same_on_all("bfloat16", sequences.whole))
+    reference = ReferenceOps("float32")
+    cache = reference.kv_cache(NUM_BLOCKS + 1, 16, heads[1], dim)
+    expected = sequences.attend(reference, cache, [(0, 0, 45), (1, 0, 20)], lambda x: to_torch(to_float32(x)))
+    np.testing.assert_allclose(result, expected.numpy(), rtol=2e-2, atol=2e-2)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("form", ["plain", "window"])
+def test_alone_batched_chunked_and_one_by_one_are_the_same_bits(dtype, isa, form):
+    lengths = [75, 40] if isa == "portable" else [1_100, 40, 530]
+    sequences, ops = Sequences(dtype, lengths), ops_of(isa, 2, dtype)
+    whole = sequences.whole(ops, **FORMS[form])
+    cache, first = sequences.cache(ops), lengths[0]
+    alone = [
+        sequences.attend(ops, cache, [(0, start, end)], **FORMS[form])
+        for start, end in [(0, 33), (33, 34), (34, 70), (70, first - 1), (first - 1, first)]
+    ]
+    assert np.concatenate(alone).tobytes() == whole[:first].tobytes()
+    cache = sequences.cache(ops)
+    for i, length in enumerate(lengths):
+        sequences.attend(ops, cache, [(i, 0, length - 1)])
+    last = sequences.attend(ops, cache, [(i, n - 1, n) for i, n in enumerate(lengths)][::-1], **FORMS[form])
+    assert last[::-1].tobytes() == whole[np.cumsum(lengths) - 1].tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("isa", ISAS)
+def test_the_size_and_place_of_pages_do_not_change_bits(dtype, isa):
+    results = [
+        Sequences(dtype, [90, 61], block_size=size).whole(ops_of(isa, 1, dtype)).tobytes() for size in (8, 16, 32, 64)
+    ]
+    assert len(set(results)) == 1
+
+
+@pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("block_size", [4, 16, 32])
+def test_stale_nan_in_pages_changes_nothing(isa, block_size):
+    sequences, ops = Sequences("bfloat16", [50, 3, 17], block_size=block_size), ops_of(isa, 2, "bfloat16")
+    poisoned = sequences.cache(ops)
+    poisoned.fill(0xFF)
+    spans = [(i, 0, length) for i, length in enumerate(sequences.lengths)]
+    assert sequences.attend(ops, poisoned, spans).tobytes() == sequences.whole(ops).tobytes()
+
+
+def test_a_slot_of_minus_one_writes_nothing():
+    sequences, ops = Sequences("bfloat16", [20]), ops_of(ISAS[-1], 1, "bfloat16")
+    cache = sequences.cache(ops)
+    first = sequences.attend(ops, cache, [(0, 0, 20)])
+    inputs, qkv = sequences.step([(0, 0, 20)])
+    other = numbers("bfloat16", *qkv.shape, seed=99)
+    other[:, : 6 * 24] = qkv[:, : 6 * 24]
+    q, k, v = ops.split_heads(other, (6, 2, 2), 24)
+    inputs = inputs._replace(slots=np.full(20, -1, np.int64))
+    assert ops.attend(q, k, v, cache, ops.begin(inputs), 24**-0.5).tobytes() == first.tobytes()
+
+
+def test_blocks_that_do_not_exist_are_refused():
+    sequences, ops = Sequences("bfloat16", [20]), ops_of(ISAS[-1], 1, "bfloat16")
+    small = ops.kv_cache(2, 16, 2, 24)
+    with pytest.raises(ValueError, match="no such"):
+        sequences.attend(ops, small, [(0, 0, 20)])
