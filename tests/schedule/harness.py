@@ -9,11 +9,13 @@ from typing import Any
 from tests.schedule.device import EOS, DeviceFault, FakeDevice, next_token
 
 from headrace.schedule.invariants import check, check_idle
+from headrace.schedule.roster import MatcherFactory
 from headrace.schedule.scheduler import Scheduler
+from headrace.schedule.sequence import Sequence
 from headrace.words.config import SchedulerConfig
 from headrace.words.outputs import Finish, FinishReason, TokenLogprobs
 from headrace.words.params import Pooling, Request, Sampling
-from headrace.words.plan import CacheLayout, StepPlan, StepResult, TokenEvent
+from headrace.words.plan import CacheLayout, Emits, RowResult, StepPlan, StepResult, TokenEvent
 
 CONFIG = SchedulerConfig(
     max_model_len=64, max_num_seqs=4, max_num_batched_tokens=32, eos_token_ids=frozenset({EOS})
@@ -59,12 +61,18 @@ class Harness:
     """`overlap` runs forward(t) → commit(t − 1) → sample(t); else each step is committed before the next is planned."""
 
     def __init__(
-        self, num_blocks: int = 32, block_size: int = 4, overlap: bool = False, ordered: bool = True, **config: Any
+        self,
+        num_blocks: int = 32,
+        block_size: int = 4,
+        overlap: bool = False,
+        ordered: bool = True,
+        make_matcher: MatcherFactory = lambda request: None,
+        **config: Any,
     ) -> None:
         self.config = replace(CONFIG, **config)
         self.clock = FakeClock()
         layout = CacheLayout(num_blocks + 1, block_size)
-        self.scheduler = Scheduler(self.config, layout, self.clock, ordered_stream=ordered)
+        self.scheduler = Scheduler(self.config, layout, self.clock, make_matcher, ordered)
         self.device = FakeDevice(num_blocks + 1, block_size, overlap)
         self.overlap = overlap
         self.records: dict[tuple[int, int], Record] = {}
@@ -93,6 +101,13 @@ class Harness:
 
     def record(self, request_id: int, choice: int = 0) -> Record:
         return self.records[request_id, choice]
+
+    def sequence(self, request_id: int, choice: int = 0) -> Sequence:
+        """The live sequence of a request."""
+        return next(s for s in self.scheduler.roster.requests[request_id].values() if s.choice == choice)
+
+    def steps(self, count: int) -> list[StepPlan]:
+        return [self.step() for _ in range(count)]
 
     def step(self) -> StepPlan:
         """One turn of the loop, with the failures that the device was told to have."""
@@ -136,6 +151,19 @@ class Harness:
     def check_idle(self) -> None:
         check_idle(self.scheduler)
         assert all(record.finish is not None for record in self.records.values()), "I21: no final event"
+
+
+    def check_as_alone(self) -> None:
+        """Everybody got the tokens and the reason that the oracle gives."""
+        for record in self.records.values():
+            tokens, reason = expected(record.request, record.choice, self.config)
+            assert (record.token_ids, record.reason) == (tokens, reason), f"{record.request.client_id}: not as alone"
+
+
+def answer(plan: StepPlan, token_id: int = 1) -> StepResult:
+    """The result of a device that draws the same token for everybody and accepts no drafts."""
+    emitting = [segment for segment in plan.segments if segment.emits is Emits.TOKEN]
+    return StepResult(plan.step, tuple(RowResult(segment.seq_id, segment.epoch, (token_id,)) for segment in emitting))
 
 
 def expected(request: Request, choice: int, config: SchedulerConfig) -> tuple[list[int], FinishReason]:
