@@ -120,6 +120,7 @@ class Program {
     return nb::cast(nb::ndarray<nb::numpy>(data, 2, shape, nb::find(this), strides, type));
   }
 
+  i64 num_buffers() const { return static_cast<i64>(rooms_.size()); }
   i64 num_ops() const { return static_cast<i64>(ops_.size()); }
 
  private:
@@ -210,6 +211,7 @@ void bind_program(nb::module_& module) {
       .def("attend", &Program::attend, nb::keep_alive<1, 5>())
       .def("run", &Program::run)
       .def("result", &Program::result)
+      .def_prop_ro("num_buffers", &Program::num_buffers)
       .def_prop_ro("num_ops", &Program::num_ops);
 }
 
