@@ -12,7 +12,7 @@ class PlanDraft:
     def __init__(self, step: int, budget: int) -> None:
         self.step = step
         self.budget = budget
-        self.has_preempted = False
+        self.may_admit = True
         self.segments: list[Segment] = []
         self.admissions: list[Admission] = []
         self.growths: list[Growth] = []

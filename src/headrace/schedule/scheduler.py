@@ -131,7 +131,7 @@ class Scheduler:
             return
         may_prefill = self.config.prefill_policy != "attempt" or self._is_attempt_point()
         self._extend(draft, seqs, list(seqs))
-        if may_prefill and not draft.has_preempted and not self._is_short:
+        if may_prefill and not self._is_short:
             self._admit(draft)
 
     def _is_attempt_point(self) -> bool:
@@ -154,6 +154,8 @@ class Scheduler:
                     self._extend_decode(draft, seq, draft.budget - num_decodes, keep)
             elif (length := policy.chunk_length(seq, draft.budget - num_decodes)) > 0:
                 self._extend_by(draft, seq, length, 0, keep)
+            elif draft.budget > num_decodes:
+                draft.may_admit = False  # an atomic span needs a larger share, which newcomers would take for ever
 
     def _surely_ends(self, seq: Sequence) -> bool:
         """The token in flight is the last that the limits allow: another step would be wasted."""
@@ -209,7 +211,7 @@ class Scheduler:
         self.roster.finish(seq, Finish(FinishReason.PREEMPTED, None, detail), "schedule: nobody left to preempt")
 
     def _preempt(self, seq: Sequence, draft: PlanDraft) -> None:
-        draft.has_preempted = True
+        draft.may_admit = False
         self.roster.counters.preemptions += 1
         seq.num_preemptions += 1
         limit = self.config.max_preemptions
@@ -222,7 +224,7 @@ class Scheduler:
         self.roster.finish(seq, Finish(FinishReason.PREEMPTED, None, detail), "schedule: preempted and stops")
 
     def _admit(self, draft: PlanDraft) -> None:
-        while draft.budget > 0 and len(self.running) < self.config.max_num_seqs:
+        while draft.may_admit and draft.budget > 0 and len(self.running) < self.config.max_num_seqs:
             seq = self.queue.head()
             if seq is None or not self._take_place(seq, draft):
                 return
