@@ -86,7 +86,7 @@ def _compare_group(llm: LLM, cases: list[Case], references: list[CompletionOutpu
 def _take(
     case: Case, reference: CompletionOutput, settled: list[int], output: CompletionOutput, tally: Tally
 ) -> bool:
-    """Appends what agrees; True when the case is through, False when a tie was settled and the rest must be run again."""
+    """Appends what agrees; False when a tie was settled and the rest must be run again."""
     for token in output.token_ids:
         index = len(settled)
         expected = reference.token_ids[index]

@@ -1,4 +1,4 @@
-"""transformers' Llama with the default model's weights, read and dequantized by the gguf package, nothing of it ours."""
+"""transformers' Llama with the default model's weights, read and dequantized by the gguf package."""
 
 from __future__ import annotations
 

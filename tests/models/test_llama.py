@@ -137,6 +137,18 @@ def test_missing_misshapen_and_foreign_tensors_are_named():
         Driver(oracle.config(), {**arrays, "model.layers.0.self_attn.q_norm.weight": np.ones(16, np.float32)})
 
 
+def test_decodes_of_different_lengths_in_one_step_keep_their_places():
+    arrays = oracle.arrays(oracle.make())
+    model, order = oracle.make(), [3, 0, 4, 1, 2]
+    driver = Driver(oracle.config(), arrays)
+    for i in order:
+        driver.step({i: PROMPTS[i][:-1]} if len(PROMPTS[i]) > 1 else {i: PROMPTS[i]})
+    got = driver.step({i: [7] for i in order})
+    for i in order:
+        known = PROMPTS[i][:-1] if len(PROMPTS[i]) > 1 else PROMPTS[i]
+        np.testing.assert_allclose(got[i][0], oracle.logits(model, [*known, 7])[-1], atol=1e-4, rtol=0)
+
+
 @pytest.mark.covers("6d", "I28")
 def test_rows_of_an_earlier_larger_step_leave_no_trace():
     arrays = oracle.arrays(oracle.make())

@@ -161,7 +161,7 @@ def prompt_group(inputs: StepInputs, row: int, block_size: int) -> Group:
 def attend_fast(q: torch.Tensor, cache: PagedCache, step: Step, form: Form) -> torch.Tensor:
     """[T, heads, dim] → [T, heads, dim], group by group."""
     groups = step.plan(cache.keys.shape[1])
-    if len(groups) == 1:
+    if len(groups) == 1 and isinstance(groups[0].tokens, slice):
         return _attend_group(q, cache, step, 0, form)
     out = torch.empty_like(q)
     for number, group in enumerate(groups):

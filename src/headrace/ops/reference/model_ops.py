@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from headrace.ops.base import Activation, Floats, Ints, StepInputs
 from headrace.ops.reference.attention import Form, PagedCache, Step, attend_fast
 from headrace.ops.reference.strict import attend_strict, in_row_tiles
+from headrace.ops.reference.weight import Weight
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ACTIVATIONS = {
@@ -37,8 +38,8 @@ class ModelOps:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
 
-    def weight(self, array: NDArray[Any]) -> torch.Tensor:
-        return to_torch(array).to(self._dtype)
+    def weight(self, array: NDArray[Any]) -> Weight:
+        return Weight(to_torch(array).to(self._dtype), may_pack=self._fixed_rows is None)
 
     def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> PagedCache:
         shape = (num_blocks, block_size, num_heads, head_dim)
@@ -52,18 +53,17 @@ class ModelOps:
     def begin(self, inputs: StepInputs) -> Step:
         return Step.of(inputs)
 
-    def embed(self, token_ids: Ints, table: torch.Tensor) -> torch.Tensor:
-        return F.embedding(torch.from_numpy(token_ids), table)
+    def embed(self, token_ids: Ints, table: Weight) -> torch.Tensor:
+        return F.embedding(torch.from_numpy(token_ids), table.as_table())
 
-    def linear(self, x: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+    def linear(self, x: torch.Tensor, weight: Weight, bias: Weight | None = None) -> torch.Tensor:
+        added = None if bias is None else bias.plain
         if self._fixed_rows:
-            return in_row_tiles(x, self._fixed_rows, lambda rows: F.linear(rows, weight, bias))
-        return F.linear(x, weight, bias)
+            return in_row_tiles(x, self._fixed_rows, lambda rows: F.linear(rows, weight.plain, added))
+        return weight.multiply(x, added)
 
-    def rms_norm(self, x: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
-        wide = x.float()
-        normed = wide * torch.rsqrt(wide.square().mean(-1, keepdim=True) + eps)
-        return normed.to(x.dtype) * weight
+    def rms_norm(self, x: torch.Tensor, weight: Weight, eps: float) -> torch.Tensor:
+        return F.rms_norm(x, (x.shape[-1],), weight.plain, eps)
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y
@@ -85,9 +85,12 @@ class ModelOps:
     def rotate(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
         half = angles.shape[-1] // 2
         cos, sin = angles[:, None, :half], angles[:, None, half:]
-        first, second, rest = x[..., :half].float(), x[..., half : 2 * half].float(), x[..., 2 * half :]
-        turned = torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
-        return turned if rest.shape[-1] == 0 else torch.cat((turned, rest), dim=-1)
+        first, second = x[..., :half].float(), x[..., half : 2 * half].float()
+        turned = torch.empty_like(x)
+        turned[..., :half] = torch.addcmul(first * cos, second, sin, value=-1)
+        turned[..., half : 2 * half] = torch.addcmul(second * cos, first, sin)
+        turned[..., 2 * half :] = x[..., 2 * half :]
+        return turned
 
     def attend(
         self,
@@ -107,7 +110,7 @@ class ModelOps:
     def gather(self, x: torch.Tensor, rows: Ints) -> torch.Tensor:
         return x.index_select(0, torch.from_numpy(rows))
 
-    def logits(self, hidden: torch.Tensor, weight: torch.Tensor) -> torch.Tensor:
+    def logits(self, hidden: torch.Tensor, weight: Weight) -> torch.Tensor:
         return self.linear(hidden, weight).float()
 
     def to_numpy(self, x: torch.Tensor) -> Floats:
