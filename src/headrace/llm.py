@@ -58,7 +58,6 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
         use_tqdm: bool | MakeBar = True,
         priority: Sequence[int] | None = None,
     ) -> list[RequestOutput]:
@@ -77,7 +76,6 @@ class LLM:
         self,
         messages: Sequence[Message] | Sequence[Sequence[Message]],
         sampling_params: SamplingParams | Sequence[SamplingParams] | None = None,
-        *,
         use_tqdm: bool | MakeBar = True,
         chat_template: str | None = None,
         add_generation_prompt: bool = True,
@@ -99,7 +97,6 @@ class LLM:
         self,
         prompts: Prompt | Sequence[Prompt],
         pooling_params: PoolingParams | Sequence[PoolingParams] | None = None,
-        *,
         use_tqdm: bool | MakeBar = True,
     ) -> list[EmbeddingOutput]:
         """One vector for each prompt, made of the model's last hidden states."""

@@ -178,7 +178,17 @@ def test_messages_are_obeyed_in_their_order(others):
     assert [e.request_id for e in events if e.token_ids] == [2]
 
 
-@pytest.mark.covers("D9", "T5", "T6")
+@pytest.mark.covers("D4", "D14")
+def test_only_what_is_behind_a_gate_waits_for_it():
+    core = fakes.engine().core
+    core.put(Add(request(1, gates=("image:slow",))))
+    core.put(Add(request(2, max_tokens=1)))
+    (event,) = core.step()
+    assert event.request_id == 2 and event.finish.reason is FinishReason.LENGTH_CAPPED
+    assert core.scheduler.num_blocked == 1
+
+
+@pytest.mark.covers("D5", "D9", "T5", "T6")
 def test_gates_open_and_fail_through_the_inbox():
     core = fakes.engine().core
     core.put(Add(request(1, gates=("grammar:a",), max_tokens=1)))
@@ -231,6 +241,28 @@ def test_what_is_queued_is_counted_before_it_is_read():
     assert (core.num_queued, core.num_queued_tokens) == (2, 10)
     core.step()
     assert (core.num_queued, core.num_queued_tokens) == (0, 0)
+
+
+def test_the_books_are_checked_as_often_as_the_environment_asks(monkeypatch):
+    monkeypatch.setenv("HEADRACE_CHECK_INVARIANTS", "2")
+    core = fakes.engine().core
+    assert run_all(core, request(max_tokens=8)) == 8
+    core.put(Add(request(2)))
+    core.step()
+    core.scheduler.running.popitem()
+    with pytest.raises(AssertionError):
+        for _ in range(2):
+            core.step()
+
+
+def run_all(core, *requests: Request) -> int:
+    """The number of tokens that come of some requests."""
+    for each in requests:
+        core.put(Add(each))
+    count = 0
+    while core.has_unfinished:
+        count += sum(len(event.token_ids) for event in core.step())
+    return count
 
 
 def test_an_error_is_described_in_one_line_without_traceback():

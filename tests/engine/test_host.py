@@ -41,7 +41,7 @@ def slow(seconds: float = 0.005, **hooks) -> FakeExecutor:
 @pytest.mark.covers("D35", "D36")
 @pytest.mark.parametrize("others", [{}, {"async_scheduling": True}], ids=["in order", "overlap"])
 def test_a_stream_is_the_offline_answer_in_pieces(others):
-    deltas = within(lambda llm: collect(llm, "hello", GREEDY, delta=True), fakes.engine(others=others))
+    deltas = within(lambda llm: collect(llm, "hello", GREEDY, kind="delta"), fakes.engine(others=others))
     assert "".join(o.outputs[0].text for o in deltas) == EXPECTED.text
     assert [i for o in deltas for i in o.outputs[0].token_ids] == EXPECTED.token_ids
     assert [o.finished for o in deltas] == [False] * (len(deltas) - 1) + [True]
@@ -54,10 +54,15 @@ def test_without_delta_each_output_is_the_whole_so_far():
     assert all(later.startswith(earlier) for earlier, later in zip(texts, texts[1:], strict=False))
 
 
+def test_who_wants_the_end_only_is_told_once():
+    (output,) = within(lambda llm: collect(llm, "hello", GREEDY, kind="final"))
+    assert output.finished and output.outputs[0].text == EXPECTED.text
+
+
 def test_many_streams_do_not_mix():
     async def work(llm):
         params = [SamplingParams(seed=i, max_tokens=8) for i in range(40)]
-        return await asyncio.gather(*(collect(llm, f"prompt {i}", p, delta=True) for i, p in enumerate(params)))
+        return await asyncio.gather(*(collect(llm, f"prompt {i}", p, kind="delta") for i, p in enumerate(params)))
 
     alone = LLM.from_engine(fakes.engine()).generate(
         [f"prompt {i}" for i in range(40)], [SamplingParams(seed=i, max_tokens=8) for i in range(40)], use_tqdm=False
@@ -70,7 +75,7 @@ def test_many_streams_do_not_mix():
 def test_tokens_that_come_while_the_reader_is_busy_are_one_delta():
     async def work(llm):
         outputs = []
-        async for output in llm.generate("hello", GREEDY, delta=True):
+        async for output in llm.generate("hello", GREEDY, kind="delta"):
             outputs.append(output)
             await asyncio.sleep(0.05)
         return outputs

@@ -7,8 +7,9 @@ from tests.engine import tiny, toys
 
 from headrace.engine.build import build_engine
 from headrace.engine.host import AsyncLLM
+from headrace.engine.llm_engine import LLMEngine
 from headrace.llm import LLM
-from headrace.words.config import engine_config
+from headrace.words.config import EngineConfig, engine_config
 from headrace.words.errors import ConfigError, ModelError, RequestError
 from headrace.words.params import PoolingParams, SamplingParams
 
@@ -108,11 +109,19 @@ def test_a_stream_from_the_thread_is_the_offline_answer(folder, expected):
 
     async def last(llm, prompt, params):
         ids = []
-        async for output in llm.generate(prompt, params, delta=True):
+        async for output in llm.generate(prompt, params, kind="delta"):
             ids += output.outputs[0].token_ids
         return ids
 
     assert asyncio.run(work()) == [ids for ids, _, _ in expected]
+
+
+def test_engines_are_made_from_engine_args(folder):
+    asked = EngineConfig(model=folder, num_threads=1, max_model_len=32)
+    driven = LLMEngine.from_engine_args(asked)
+    assert driven.engine.resolved.scheduler.max_model_len == 32
+    driven.close()
+    AsyncLLM.from_engine_args(asked).shutdown()
 
 
 def test_everything_of_the_checkpoint_arrives(folder):

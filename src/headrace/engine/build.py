@@ -22,6 +22,7 @@ from headrace.engine.progress import CountedWeights, Progress
 from headrace.engine.sampling_params import Bounds
 from headrace.engine.tokenizer import Tokenizer
 from headrace.schedule.scheduler import Scheduler
+from headrace.words import envs
 from headrace.words.config import EngineConfig, Hardware, ModelConfig, Resolved, resolve
 from headrace.words.errors import ConfigError, RequestError
 from headrace.words.log import get_logger
@@ -103,7 +104,8 @@ def assemble(
         bounds, tokenizer, resolved.seed, resolved.queue_timeout_s, resolved.request_timeout_s, clock
     )
     scheduler = Scheduler(resolved.scheduler, layout, clock, make_matcher=partial(stop_matcher, texts))
-    core = EngineCore(scheduler, executor, resolved.async_scheduling, clock)
+    check_every = _whole_variable("HEADRACE_CHECK_INVARIANTS") or 0
+    core = EngineCore(scheduler, executor, resolved.async_scheduling, clock, check_every)
     metrics = EngineMetrics(core)
     return Engine(
         resolved=resolved,
@@ -132,6 +134,8 @@ def build_engine(
     from headrace.load.checkpoint import open_checkpoint
     from headrace.worker.hardware import measure_hardware
 
+    if asked.num_threads is None:
+        asked = replace(asked, num_threads=_whole_variable("HEADRACE_NUM_THREADS"))
     template = _read_template(asked.chat_template)
     hardware = measure_hardware()
     checkpoint = open_checkpoint(asked.model, revision=asked.revision, tokenizer=asked.tokenizer, progress=progress)
@@ -188,6 +192,16 @@ def _load(
     )
     runner = Runner(built, ops, rows, make_caches(ops, specs, layout), limits.max_num_batched_tokens)
     return resolved, layout, LocalExecutor(runner, fault or no_fault)
+
+
+def _whole_variable(name: str) -> int | None:
+    """An environment variable that holds a whole number, None if it is not set."""
+    text = envs.get(name)
+    if not text:
+        return None
+    if not text.isdecimal():
+        raise ConfigError(name, f"must be a whole number, got {text!r}")
+    return int(text)
 
 
 def _make_ops(resolved: Resolved) -> Ops:

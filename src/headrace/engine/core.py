@@ -7,6 +7,7 @@ import time
 from collections import deque
 from collections.abc import Callable
 
+from headrace.schedule.invariants import check
 from headrace.schedule.scheduler import Scheduler
 from headrace.words.errors import EngineDeadError
 from headrace.words.inbox import Abort, Add, GateFailed, GateReady, Message
@@ -25,6 +26,7 @@ class EngineCore:
 
     An exception of a step costs that step only: its rows are computed once more, and end FAILED the second time. What
     the scheduler raises, EngineDeadError, and what is no Exception (an interrupt) leave `step` as they are.
+    `check_every` steps the scheduler's books are checked (0: never); a broken invariant is an AssertionError.
     """
 
     def __init__(
@@ -33,6 +35,7 @@ class EngineCore:
         executor: Executor,
         overlap: bool = False,
         clock: Callable[[], float] = time.monotonic,
+        check_every: int = 0,
     ) -> None:
         self.scheduler = scheduler
         self.executor = executor
@@ -42,6 +45,7 @@ class EngineCore:
         self.last_step_s = clock()
         """When the core was last seen alive, in monotonic seconds."""
         self._overlap = overlap
+        self._check_every = check_every
         self._clock = clock
         self._previous: PendingStep | None = None
         self._fatal: BaseException | None = None
@@ -94,6 +98,8 @@ class EngineCore:
         self.last_step_s = self._clock()
         if not plan.is_empty:
             self.busy_s += self.last_step_s - started_s
+        if self._check_every and plan.step % self._check_every == 0:
+            check(self.scheduler)
         self._untold += events
         if self._fatal is not None:
             error, self._fatal = self._fatal, None

@@ -7,12 +7,13 @@ import threading
 from collections.abc import AsyncIterator, Callable
 from dataclasses import replace
 
-from headrace.engine.build import Engine
+from headrace.engine.build import Engine, build_engine
 from headrace.engine.core import EngineCore, describe
 from headrace.engine.inputs import Checked, Params, Prompt
 from headrace.engine.metrics import Metrics
-from headrace.engine.output import Output, RequestState
+from headrace.engine.output import Output, OutputKind, RequestState
 from headrace.engine.tokenizer import Tokenizer
+from headrace.words.config import EngineConfig
 from headrace.words.errors import EngineDeadError, QueueFullError
 from headrace.words.inbox import Abort, Add
 from headrace.words.plan import TokenEvent
@@ -67,13 +68,18 @@ class CoreThread:
 class Stream:
     """One open request on its way to one reader. Events that come while the reader is busy wait and are told as one."""
 
-    def __init__(self, state: RequestState) -> None:
+    def __init__(self, state: RequestState, kind: OutputKind) -> None:
         self.state = state
+        self.kind = kind
         self.news = asyncio.Event()
 
 
 class AsyncLLM:
     """Requests from one event loop; the core runs in a thread, and its events cross as one call per step."""
+
+    @classmethod
+    def from_engine_args(cls, asked: EngineConfig) -> AsyncLLM:
+        return cls(build_engine(asked))
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
@@ -90,24 +96,25 @@ class AsyncLLM:
         request_id: str | None = None,
         *,
         priority: int | None = None,
-        delta: bool = False,
+        kind: OutputKind = "cumulative",
         arrival_s: float | None = None,
     ) -> AsyncIterator[Output]:
-        """The request as it grows, the last time `finished`; with `delta` only what is new each time.
+        """The request as it grows, the last time `finished`; as `delta` only what is new each time, as `final` only
+        the end.
 
         Leaving the iterator early, or being cancelled, aborts the request. Raises RequestError before anything is
         queued, QueueFullError, and EngineDeadError with its root cause whenever the engine stops.
         """
         params = self.engine.default_sampling_params() if sampling_params is None else sampling_params
         checked = await self._check(prompt, params, priority)
-        stream = self._open(checked, request_id, arrival_s)
+        stream = self._open(checked, request_id, arrival_s, kind)
         try:
             while True:
                 await stream.news.wait()
                 stream.news.clear()
                 if not stream.state.is_finished:
                     self._check_alive()
-                output = stream.state.output(delta)
+                output = stream.state.output(delta=kind == "delta")
                 yield output
                 if output.finished:
                     return
@@ -116,9 +123,8 @@ class AsyncLLM:
 
     async def encode(self, prompt: Prompt, pooling_params: Params, request_id: str | None = None) -> Output:
         """The vector of a prompt."""
-        async for output in self.generate(prompt, pooling_params, request_id):
-            if output.finished:
-                return output
+        async for output in self.generate(prompt, pooling_params, request_id, kind="final"):
+            return output
         raise AssertionError("a stream ends with a finished output")
 
     def abort(self, request_id: str) -> None:
@@ -153,12 +159,12 @@ class AsyncLLM:
             return await asyncio.to_thread(inputs.check, prompt, replace(params), priority)
         return inputs.check(prompt, params, priority)
 
-    def _open(self, checked: Checked, client_id: str | None, arrival_s: float | None) -> Stream:
+    def _open(self, checked: Checked, client_id: str | None, arrival_s: float | None, kind: OutputKind) -> Stream:
         self._check_alive()
         self._bind()
         self._check_room(checked)
         request = self.engine.inputs.admit(checked, client_id, arrival_s)
-        stream = Stream(self.engine.outputs.add(request))
+        stream = Stream(self.engine.outputs.add(request), kind)
         self._streams[request.request_id] = stream
         self.engine.core.put(Add(request))
         return stream
@@ -199,7 +205,8 @@ class AsyncLLM:
 
     def _take(self, events: list[TokenEvent]) -> None:
         for state in self.engine.outputs.take(events):
-            if (stream := self._streams.get(state.request.request_id)) is not None:
+            stream = self._streams.get(state.request.request_id)
+            if stream is not None and (stream.kind != "final" or state.is_finished):
                 stream.news.set()
 
     def _die(self, error: BaseException) -> None:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterable, Sequence
 
-from headrace.engine.build import Engine
+from headrace.engine.build import Engine, build_engine
 from headrace.engine.core import describe
 from headrace.engine.inputs import Checked, Params, Prompt
 from headrace.engine.metrics import Metrics
 from headrace.engine.output import Output, RequestState
 from headrace.engine.tokenizer import Tokenizer
+from headrace.words.config import EngineConfig
 from headrace.words.errors import EngineDeadError
 from headrace.words.inbox import Abort, Add
 from headrace.words.plan import TokenEvent
@@ -28,6 +29,10 @@ class LLMEngine:
         self.engine = engine
         self._news: dict[int, RequestState] = {}
         self._death: str | None = None
+
+    @classmethod
+    def from_engine_args(cls, asked: EngineConfig) -> LLMEngine:
+        return cls(build_engine(asked))
 
     def add_request(
         self,

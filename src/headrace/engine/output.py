@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
+from typing import Literal
 
 from headrace.engine.detokenize import StopText, TokenTexts
 from headrace.words.outputs import (
@@ -22,6 +23,7 @@ from headrace.words.params import Pooling, PoolingParams, Request, Sampling, Sam
 from headrace.words.plan import TokenEvent
 
 Output = RequestOutput | EmbeddingOutput
+OutputKind = Literal["cumulative", "delta", "final"]
 
 
 class ChoiceText:
