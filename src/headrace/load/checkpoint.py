@@ -2,40 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from types import TracebackType
-from typing import Any, Protocol
-
-from numpy.typing import NDArray
+from typing import Any
 
 from headrace.load.default_model import Progress
+from headrace.load.gguf import GGUFFile
 from headrace.load.gguf_model import open_gguf
-from headrace.load.hf_folder import open_folder, open_tokenizer
-from headrace.load.hub import resolve_source
+from headrace.load.gguf_tokenizer import tokenizer_from_gguf
+from headrace.load.hf_folder import open_folder
+from headrace.load.hf_tokenizer import folder_tokenizer
+from headrace.load.hub import TOKENIZER_FILES, resolve_source
+from headrace.load.parts import Weights
 from headrace.load.tokenizer import Tokenizer
 from headrace.words.config import ModelConfig
 
-__all__ = ["Checkpoint", "Progress", "Weights", "open_checkpoint"]
-
-
-class Weights(Protocol):
-    """Tensors by Hugging Face's names: float32, float16, or bfloat16 held as uint16."""
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def names(self) -> Collection[str]: ...
-
-    def shape(self, name: str) -> tuple[int, ...]: ...
-
-    def dtype(self, name: str) -> str: ...
-
-    def get(self, name: str) -> NDArray[Any]: ...
-
-
-class Closeable(Protocol):
-    def close(self) -> None: ...
+__all__ = ["Checkpoint", "Progress", "Weights", "open_checkpoint", "open_tokenizer"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +31,8 @@ class Checkpoint:
     chat_template: str | None
     generation: Mapping[str, Any]
     weights: Weights
-    source: Closeable
-
-    def close(self) -> None:
-        """Unmaps the files; what a model has copied stays."""
-        self.source.close()
+    close: Callable[[], None]
+    """Unmaps the files; what a model has copied stays. Twice is once."""
 
     def __enter__(self) -> Checkpoint:
         return self
@@ -63,11 +44,29 @@ class Checkpoint:
 def open_checkpoint(
     model: str, *, revision: str | None = None, tokenizer: str | None = None, progress: Progress | None = None
 ) -> Checkpoint:
-    """Opens a folder, a .gguf file, an alias or a hub name; `tokenizer` names a folder or hub name to take it from.
+    """Opens a folder, a .gguf file, an alias or a hub name; `tokenizer` names one to take tokens and template from.
 
     Nothing is read but headers: tensors are mapped, and read when they are asked for. Raises ModelError.
     """
     path = resolve_source(model, revision, progress)
-    config, weights, own, generation, source = open_gguf(path) if path.is_file() else open_folder(path)
-    used = own if tokenizer is None else open_tokenizer(resolve_source(tokenizer, revision))
-    return Checkpoint(config, used, used.chat_template or own.chat_template, generation, weights, source)
+    parts = open_gguf(path) if path.is_file() else open_folder(path)
+    try:
+        used = parts.tokenizer() if tokenizer is None else open_tokenizer(tokenizer, progress=progress)
+    except BaseException:
+        parts.close()
+        raise
+    return Checkpoint(parts.config, used, used.chat_template, parts.generation, parts.weights, parts.close)
+
+
+def open_tokenizer(source: str, *, revision: str | None = None, progress: Progress | None = None) -> Tokenizer:
+    """The tokenizer of a folder, a .gguf file, an alias or a hub name, without its weights. Raises ModelError."""
+    path = resolve_source(source, revision, progress, TOKENIZER_FILES)
+    return folder_tokenizer(path) if path.is_dir() else gguf_tokenizer(path)
+
+
+def gguf_tokenizer(path: Path) -> Tokenizer:
+    file = GGUFFile(path)
+    try:
+        return tokenizer_from_gguf(file.metadata, file.name)
+    finally:
+        file.close()

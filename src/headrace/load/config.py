@@ -2,64 +2,96 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any
 
 from headrace.words.config import ModelConfig, RopeConfig
-from headrace.words.errors import ModelError
+from headrace.words.errors import ModelError, brief
 
 ROPE_KINDS = ("default", "linear", "dynamic", "yarn", "llama3", "longrope")
+OLD_ROPE_KINDS = {"su": "longrope"}
 DTYPES = {"float32": "float32", "float": "float32", "float16": "float16", "half": "float16", "bfloat16": "bfloat16"}
+MAX_COUNT = 2**40
+
+
+class Reader:
+    """Entries of an object of a file, checked; None counts as absent. ModelError names the entry."""
+
+    def __init__(self, raw: Mapping[str, Any], file: str) -> None:
+        self.raw = raw
+        self.file = file
+
+    def refuse(self, name: str, must: str) -> ModelError:
+        return ModelError(self.file, f"{name} must be {must}, got {brief(self.raw.get(name))}")
+
+    def count(self, name: str, default: int | None = None) -> int:
+        """A positive whole number."""
+        value = default if self.raw.get(name) is None else self.raw[name]
+        if value is None:
+            raise ModelError(self.file, f"lacks {name}")
+        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < MAX_COUNT:
+            raise self.refuse(name, "a positive whole number")
+        return value
+
+    def number(self, name: str, default: float) -> float:
+        """Positive and finite."""
+        value = default if self.raw.get(name) is None else self.raw[name]
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < math.inf:
+            raise self.refuse(name, "a positive number")
+        return float(value)
+
+    def flag(self, name: str, default: bool = False) -> bool:
+        value = default if self.raw.get(name) is None else self.raw[name]
+        if not isinstance(value, bool):
+            raise self.refuse(name, "true or false")
+        return value
+
+    def object(self, name: str) -> Mapping[str, Any]:
+        value = self.raw.get(name) or {}
+        if not isinstance(value, Mapping):
+            raise self.refuse(name, "an object")
+        return value
 
 
 def model_config(raw: Mapping[str, Any], file: str = "config.json") -> ModelConfig:
     """Raises ModelError naming the entry that is missing, malformed or not built."""
     if raw.get("auto_map"):
         raise ModelError(file, "asks for code of its own (auto_map), which is never run; use a checkpoint without")
-    read = Reader(raw, file)
     architectures = raw.get("architectures")
-    if not isinstance(architectures, list) or not architectures:
+    if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise ModelError(file, "names no architecture (architectures)")
-    hidden, num_heads = read.count("hidden_size"), read.count("num_attention_heads")
+    read = Reader(raw, file)
+    num_heads = read.count("num_attention_heads")
+    num_kv_heads = read.count("num_key_value_heads", num_heads)
+    if num_heads % num_kv_heads:
+        raise read.refuse("num_key_value_heads", f"a divisor of num_attention_heads ({num_heads})")
     return ModelConfig(
-        architecture=str(architectures[0]),
+        architecture=architectures[0],
         vocab_size=read.count("vocab_size"),
-        hidden_size=hidden,
+        hidden_size=read.count("hidden_size"),
         intermediate_size=read.count("intermediate_size"),
         num_layers=read.count("num_hidden_layers"),
         num_heads=num_heads,
-        num_kv_heads=read.count("num_key_value_heads", num_heads),
-        head_dim=read.count("head_dim", hidden // num_heads),
+        num_kv_heads=num_kv_heads,
+        head_dim=read.count("head_dim", read.count("hidden_size") // num_heads),
         max_position_embeddings=read.count("max_position_embeddings", 2048),
-        norm_eps=float(raw.get("rms_norm_eps", 1e-6)),
-        rope=rope_config(raw, file),
+        norm_eps=read.number("rms_norm_eps", 1e-6),
+        rope=rope_config(read),
         hidden_act=str(raw.get("hidden_act") or raw.get("hidden_activation") or "silu"),
-        tie_word_embeddings=bool(raw.get("tie_word_embeddings", False)),
-        attention_bias=bool(raw.get("attention_bias", False)),
-        mlp_bias=bool(raw.get("mlp_bias", False)),
-        dtype=DTYPES.get(str(raw.get("dtype") or raw.get("torch_dtype")), "float32"),
+        tie_word_embeddings=read.flag("tie_word_embeddings"),
+        attention_bias=read.flag("attention_bias"),
+        mlp_bias=read.flag("mlp_bias"),
+        dtype=told_dtype(raw) or "float32",
         eos_token_ids=id_list(raw.get("eos_token_id")),
         bos_token_id=next(iter(id_list(raw.get("bos_token_id"))), None),
         raw=dict(raw),
     )
 
 
-class Reader:
-    """Entries of a configuration, checked."""
-
-    def __init__(self, raw: Mapping[str, Any], file: str) -> None:
-        self._raw = raw
-        self._file = file
-
-    def count(self, name: str, default: int | None = None) -> int:
-        """A positive whole number; None counts as absent."""
-        value = self._raw.get(name)
-        value = default if value is None else value
-        if value is None:
-            raise ModelError(self._file, f"lacks {name}")
-        if isinstance(value, bool) or not isinstance(value, int) or not 0 < value < 2**40:
-            raise ModelError(self._file, f"{name} must be a positive whole number, got {value!r}")
-        return value
+def told_dtype(raw: Mapping[str, Any]) -> str | None:
+    """The weights', if the configuration tells one of those that are known."""
+    return DTYPES.get(str(raw.get("dtype") or raw.get("torch_dtype")))
 
 
 def id_list(value: Any) -> tuple[int, ...]:
@@ -68,18 +100,20 @@ def id_list(value: Any) -> tuple[int, ...]:
     return tuple(i for i in many if isinstance(i, int) and not isinstance(i, bool))
 
 
-def rope_config(raw: Mapping[str, Any], file: str) -> RopeConfig:
+def rope_config(read: Reader) -> RopeConfig:
     """`rope_parameters`, or `rope_theta` with `rope_scaling` as it was before."""
-    scaling = raw.get("rope_parameters") or raw.get("rope_scaling") or {}
-    if not isinstance(scaling, Mapping):
-        raise ModelError(file, f"rope parameters must be an object, got {scaling!r}")
-    numbers = dict(scaling)
-    kind = numbers.pop("rope_type", None) or numbers.pop("type", None) or "default"
-    numbers.pop("type", None)
-    theta = numbers.pop("rope_theta", None) or raw.get("rope_theta") or 10_000.0
-    share = numbers.pop("partial_rotary_factor", None) or raw.get("partial_rotary_factor") or 1.0
+    numbers = dict(read.object("rope_parameters") or read.object("rope_scaling"))
+    if any(isinstance(value, Mapping) for value in numbers.values()):
+        raise ModelError(read.file, "has rope parameters for each type of layer, which are not built")
+    older = numbers.pop("type", None)
+    kind = numbers.pop("rope_type", None) or older or "default"
+    kind = OLD_ROPE_KINDS.get(kind, kind) if isinstance(kind, str) else kind
     if kind not in ROPE_KINDS:
-        raise ModelError(file, f"rope type {kind!r} is unknown; known are {', '.join(ROPE_KINDS)}")
-    if (original := raw.get("original_max_position_embeddings")) is not None:
+        raise ModelError(read.file, f"rope type {brief(kind)} is unknown; known are {', '.join(ROPE_KINDS)}")
+    nearer = Reader(numbers, read.file)
+    theta = nearer.number("rope_theta", read.number("rope_theta", 10_000.0))
+    share = nearer.number("partial_rotary_factor", read.number("partial_rotary_factor", 1.0))
+    numbers = {n: value for n, value in numbers.items() if n not in ("rope_theta", "partial_rotary_factor")}
+    if (original := read.raw.get("original_max_position_embeddings")) is not None:
         numbers.setdefault("original_max_position_embeddings", original)
-    return RopeConfig(float(theta), str(kind), numbers, float(share))
+    return RopeConfig(theta, kind, numbers, share)

@@ -5,7 +5,6 @@ The file is mapped, never read whole; every size it states is checked against th
 
 from __future__ import annotations
 
-import mmap
 import struct
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.load.files import map_file, unmap
 from headrace.load.quants import QUANTS, Quant
 from headrace.words.errors import ModelError, brief
 
@@ -43,11 +43,7 @@ class GGUFFile:
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
-        try:
-            with open(path, "rb") as file:
-                self._map = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:
-            raise ModelError(self.name, f"cannot be mapped: {getattr(error, 'strerror', None) or error}") from None
+        self._map = map_file(path)
         self._at = 0
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, TensorInfo] = {}
@@ -183,7 +179,4 @@ class GGUFFile:
 
     def close(self) -> None:
         """Unmaps the file; views of it that still live keep it mapped."""
-        try:
-            self._map.close()
-        except BufferError:
-            pass
+        unmap(self._map)
