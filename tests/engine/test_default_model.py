@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from headrace.load.hub import resolve_source
 from tests.engine.oracle import load
 from tests.engine.prompts import PROMPTS
 
 from headrace import LLM, SamplingParams
+from headrace.load.hub import resolve_source
 
 torch = pytest.importorskip("torch")
 TIE = 1e-4

@@ -121,6 +121,16 @@ def test_a_row_whose_logits_are_not_numbers_fails_alone():
     assert text == Worker().generate(good, 5)
 
 
+def test_a_step_planned_before_a_failure_is_known_disturbs_nobody():
+    good, bad = Toy(1, (1, 2, 3)), Toy(2, (POISON, 5))
+    worker = Worker()
+    text = list(worker.run(bad.prefill(), good.prefill(), admissions=(bad.admission(), good.admission()))[1].token_ids)
+    found = worker.run(bad.decode(1), good.decode(1))
+    text += found[1].token_ids
+    assert "not finite" in (found[2].failure or "")
+    assert text == Worker().generate(good, 2)
+
+
 def test_a_row_whose_masks_forbid_everything_fails_alone():
     none = Sampling(temperature=0.0, allowed_token_ids=(4, 5), bad_words=((4,), (5,)))
     good, bad = Toy(1, (1, 2, 3)), Toy(2, (1, 2, 3), none)

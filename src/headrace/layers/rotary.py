@@ -64,7 +64,7 @@ def llama3(rope: RopeConfig, num_rotated: int, trained: int, max_model_len: int)
     """
     numbers = rope.scaling
     if "divisors" in numbers:
-        return plain_frequencies(rope.theta, num_rotated) / np.array(numbers["divisors"], np.float32), 1.0
+        return (plain_frequencies(rope.theta, num_rotated) / np.array(numbers["divisors"])).astype(np.float32), 1.0
     factor, low, high = numbers["factor"], numbers["low_freq_factor"], numbers["high_freq_factor"]
     original = numbers["original_max_position_embeddings"]
     plain = plain_frequencies(rope.theta, num_rotated)

@@ -19,6 +19,9 @@ from headrace.worker.scores import Head, pool, score_prompt
 from headrace.worker.verify import Masks, emitting, grammar_bits, verify
 
 
+FILLER = 0
+
+
 class StepModel(Head, Protocol):
     """What the runner needs of a model."""
 
@@ -118,9 +121,13 @@ class Runner:
                 results[i] = row if before is None else row._replace(prompt_logprobs=before.prompt_logprobs)
 
     def _append(self, place_rows: NDArray[np.integer], verified: list[RowResult]) -> None:
-        """Token by token, so that a call names each row once."""
-        num_new = np.array([len(row.token_ids) for row in verified])
+        """Token by token, so that a call names each row once.
+
+        A row that failed gets a token nobody will hear of: a step that was planned before the failure is known reads it.
+        """
+        tokens = [row.token_ids or (FILLER,) for row in verified]
+        num_new = np.array([len(ids) for ids in tokens])
         for nth in range(int(num_new.max())):
             which = np.flatnonzero(num_new > nth)
-            ids = np.array([verified[i].token_ids[nth] for i in which], np.int32)
+            ids = np.array([tokens[i][nth] for i in which], np.int32)
             self.rows.append(place_rows[which], ids)

@@ -10,7 +10,7 @@ PACKABLE[torch.bfloat16] = PACKABLE[torch.float32] and torch.ops.mkldnn._is_mkld
 
 
 class Weight:
-    """A matrix [out, in] or a vector. A matrix is packed at its first product; the plain one is then let go unless it is
+    """A matrix [out, in] or a vector. A matrix is packed at its first product; the plain one is let go unless it is
     a table that rows are looked up in."""
 
     def __init__(self, plain: torch.Tensor, may_pack: bool = True) -> None:
