@@ -75,9 +75,10 @@ class RankedOrder:
 
 class FairOrder:
     """Start-time fair queueing per user: the user served least (in tokens admitted) is next; a new user starts level
-    with the one served last, so nobody saves up."""
+    with the one served last, so nobody saves up. Who ran before was charged then, and comes back before all users."""
 
     def __init__(self) -> None:
+        self._returning = Heap()
         self._users: dict[str, Heap] = {}
         self._served: dict[str, int] = {}
         self._turns: list[tuple[int, int, str]] = []
@@ -85,18 +86,24 @@ class FairOrder:
         self._stamp = 0
 
     def push(self, seq: Sequence) -> None:
+        if seq.was_preempted:
+            self._returning.push((seq.arrival,), seq)
+            return
         user = seq.request.user or ""
         if user not in self._users:
             self._users[user] = Heap()
             self._served[user] = max(self._served.get(user, 0), self._floor)
             self._push_turn(user)
-        self._users[user].push((seq.request.priority, not seq.was_preempted, seq.arrival), seq)
+        self._users[user].push((seq.request.priority, seq.arrival), seq)
 
     def _push_turn(self, user: str) -> None:
         self._stamp += 1
         heapq.heappush(self._turns, (self._served[user], self._stamp, user))
 
     def remove(self, seq: Sequence) -> None:
+        if seq.was_preempted:
+            self._returning.remove(seq)
+            return
         user = seq.request.user or ""
         self._users[user].remove(seq)
         if not self._users[user]:
@@ -104,10 +111,11 @@ class FairOrder:
             self._forget_idle()
 
     def admitted(self, seq: Sequence) -> None:
-        user = seq.request.user or ""
-        self._floor = max(self._floor, self._served[user])
-        self._served[user] += len(seq.tokens)
-        self._push_turn(user)
+        if not seq.was_preempted:
+            user = seq.request.user or ""
+            self._floor = max(self._floor, self._served[user])
+            self._served[user] += len(seq.tokens)
+            self._push_turn(user)
         self.remove(seq)
 
     def _forget_idle(self) -> None:
@@ -115,6 +123,8 @@ class FairOrder:
             self._served = {u: s for u, s in self._served.items() if u in self._users or s > self._floor}
 
     def peek(self) -> Sequence | None:
+        if (returning := self._returning.peek()) is not None:
+            return returning
         while self._turns:
             served, _, user = self._turns[0]
             if user in self._users and self._served[user] == served:
