@@ -11,7 +11,8 @@
 namespace headrace {
 
 namespace nb = nanobind;
-using Array = nb::ndarray<nb::device::cpu>;
+using Array = nb::ndarray<nb::device::cpu>;           // written to
+using Input = nb::ndarray<nb::ro, nb::device::cpu>;  // only read
 using Ints = nb::ndarray<const i32, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Longs = nb::ndarray<const i64, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 using Table = nb::ndarray<const i32, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
@@ -22,14 +23,16 @@ inline void require(bool holds, const char* what) {
   if (!holds) throw std::invalid_argument(what);
 }
 
-inline Type type_of(const Array& a) {
+template <class Any>
+Type type_of(const Any& a) {
   if (a.dtype() == nb::dtype<float>()) return Type::f32;
   require(a.dtype() == nb::dtype<u16>(), "activations are float32, or bfloat16 held as uint16");
   return Type::bf16;
 }
 
 // [rows, …] as rows × everything behind; all dimensions but the first must be dense.
-inline View view_of(const Array& a) {
+template <class Any>
+View view_of(const Any& a) {
   require(a.ndim() >= 2, "an activation has rows and columns");
   i64 cols = 1;
   for (std::size_t d = a.ndim(); d-- > 1;) {
@@ -37,7 +40,7 @@ inline View view_of(const Array& a) {
     cols *= static_cast<i64>(a.shape(d));
   }
   const i64 rows = static_cast<i64>(a.shape(0));
-  return {a.data(), rows, cols, rows > 1 ? a.stride(0) : cols, type_of(a)};
+  return {const_cast<void*>(static_cast<const void*>(a.data())), rows, cols, rows > 1 ? a.stride(0) : cols, type_of(a)};
 }
 
 inline void require_same(const View& a, const View& b, const char* what) {

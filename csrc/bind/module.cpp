@@ -16,7 +16,7 @@ void bind_program(nb::module_& module);
 
 namespace {
 
-PackedWeight pack(Machine& machine, const Array& values) {
+PackedWeight pack(Machine& machine, const Input& values) {
   require(values.ndim() == 2, "a matrix [out, in] is expected");
   const View view = view_of(values);
   require(view.stride == view.cols, "a matrix must be dense");

@@ -14,7 +14,7 @@ void run(Machine& machine, void (*kernel)(const Op&, Team&), const Op& op) {
   machine.pool.run([&](Team& team) { kernel(op, team); });
 }
 
-void linear(Machine& machine, const Array& x, const PackedWeight& weight, const nb::object& bias, const Array& y) {
+void linear(Machine& machine, const Input& x, const PackedWeight& weight, const nb::object& bias, const Array& y) {
   const View in = view_of(x), out = view_of(y);
   require(in.rows == out.rows && in.cols == weight.k && out.cols == weight.n, "linear: shapes do not fit");
   require(in.type == weight.type && (out.type == in.type || out.type == Type::f32), "linear: types do not fit");
@@ -37,7 +37,7 @@ void embed(Machine& machine, const Ints& token_ids, const PackedWeight& table, c
   run(machine, machine.kernels.embed, Embed{token_ids.data(), &table, out});
 }
 
-void rms_norm(Machine& machine, const Array& x, const nb::object& residual, const Floats& weight, float eps, const Array& y) {
+void rms_norm(Machine& machine, const Input& x, const nb::object& residual, const Floats& weight, float eps, const Array& y) {
   const View in = view_of(x), out = view_of(y);
   const i64 dim = static_cast<i64>(weight.shape(0));
   require_same(in, out, "rms_norm: shapes or types do not fit");
@@ -50,27 +50,27 @@ void rms_norm(Machine& machine, const Array& x, const nb::object& residual, cons
   run(machine, machine.kernels.rms_norm, RmsNorm{in, kept, out, weight.data(), dim, eps});
 }
 
-void glu(Machine& machine, const Array& gate_up, int activation, const Array& y) {
+void glu(Machine& machine, const Input& gate_up, int activation, const Array& y) {
   const View in = view_of(gate_up), out = view_of(y);
   require(in.rows == out.rows && in.cols == 2 * out.cols && in.type == out.type, "glu: shapes or types do not fit");
   require(activation >= 0 && activation <= 3, "glu: no such activation");
   run(machine, machine.kernels.glu, Glu{in, out, static_cast<Activation>(activation)});
 }
 
-void add(Machine& machine, const Array& x, const Array& y, const Array& out) {
+void add(Machine& machine, const Input& x, const Input& y, const Array& out) {
   const Add op{view_of(x), view_of(y), view_of(out)};
   require_same(op.x, op.y, "add: shapes or types do not fit");
   require_same(op.x, op.out, "add: shapes or types do not fit");
   run(machine, machine.kernels.add, op);
 }
 
-void scale(Machine& machine, const Array& x, float factor, const Array& out) {
+void scale(Machine& machine, const Input& x, float factor, const Array& out) {
   const Scale op{view_of(x), view_of(out), factor};
   require_same(op.x, op.out, "scale: shapes or types do not fit");
   run(machine, machine.kernels.scale, op);
 }
 
-void gather(Machine& machine, const Array& x, const Ints& rows, const Array& out) {
+void gather(Machine& machine, const Input& x, const Ints& rows, const Array& out) {
   const Gather op{view_of(x), rows.data(), view_of(out)};
   require(op.out.rows == static_cast<i64>(rows.shape(0)) && op.x.cols == op.out.cols && op.x.type == op.out.type,
           "gather: shapes or types do not fit");
@@ -78,7 +78,7 @@ void gather(Machine& machine, const Array& x, const Ints& rows, const Array& out
   run(machine, machine.kernels.gather, op);
 }
 
-void rotate(Machine& machine, const Array& x, const FloatRows& angles, const Array& out) {
+void rotate(Machine& machine, const Input& x, const FloatRows& angles, const Array& out) {
   require(x.ndim() == 3, "rotate: [tokens, heads, dim] is expected");
   const View in = view_of(x), to = view_of(out);
   const i64 dim = static_cast<i64>(x.shape(2)), turned = static_cast<i64>(angles.shape(1));
@@ -87,7 +87,7 @@ void rotate(Machine& machine, const Array& x, const FloatRows& angles, const Arr
   run(machine, machine.kernels.rotate, Rotate{in, to, static_cast<i64>(x.shape(1)), dim, angles.data(), turned});
 }
 
-void attend(Machine& machine, const Array& q, const Array& k, const Array& v, Cache& cache, const StepArrays& step,
+void attend(Machine& machine, const Input& q, const Input& k, const Input& v, Cache& cache, const StepArrays& step,
             float scale, i64 window, float soft_cap, const Array& out) {
   Attend op{view_of(q), view_of(k), view_of(v), &cache, step.step(), view_of(out), 0, scale, window, soft_cap};
   check_attend(op);

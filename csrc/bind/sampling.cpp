@@ -12,7 +12,7 @@ using Out = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
 using Keys = nb::ndarray<const u32, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
 constexpr i64 kMaxVocab = i64{1} << 18;
 
-View logits_of(const Array& logits) {
+View logits_of(const Input& logits) {
   const View view = view_of(logits);
   require(view.type == Type::f32 && view.cols > 0, "logits are float32");
   require(view.cols <= kMaxVocab, "vocabularies of up to 262,144 tokens are supported");
@@ -24,7 +24,7 @@ void require_rows(const Rows& values, const View& logits) {
   require(static_cast<i64>(values.shape(0)) == logits.rows, "one value per row is expected");
 }
 
-void sample(Machine& machine, const Array& logits, const Floats& temperature, const Floats& top_p, const Ints& top_k,
+void sample(Machine& machine, const Input& logits, const Floats& temperature, const Floats& top_p, const Ints& top_k,
             const Floats& min_p, const Keys& low, const Keys& high, const Out<i32>& token_ids) {
   const View rows = logits_of(logits);
   require_rows(temperature, rows);
@@ -39,7 +39,7 @@ void sample(Machine& machine, const Array& logits, const Floats& temperature, co
   machine.pool.run([&](Team& team) { machine.kernels.sample(op, team); });
 }
 
-void score(Machine& machine, const Array& logits, const Ints& token_ids, const Out<float>& token_logprobs,
+void score(Machine& machine, const Input& logits, const Ints& token_ids, const Out<float>& token_logprobs,
            const Out<i32>& ranks, const Out<float>& sum_smaller_probs, const Out<i32>& top_ids, const Out<float>& top_logprobs) {
   const View rows = logits_of(logits);
   require_rows(token_ids, rows);

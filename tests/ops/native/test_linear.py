@@ -98,3 +98,12 @@ def test_the_float_mode_of_the_thread_is_what_it_was():
     ops.linear(numbers("bfloat16", 2, 32), ops.weight(numbers("bfloat16", 8, 32)))
     denormal = np.array([1e-40], np.float32)
     assert (denormal * np.float32(0.5))[0] > 0
+
+
+def test_weights_and_inputs_may_be_read_only():
+    ops = ops_of(ISAS[-1], 1, "bfloat16")
+    x, weight = numbers("bfloat16", 2, 32), numbers("bfloat16", 8, 32)
+    expected = ops.linear(x, ops.weight(weight)).tobytes()
+    for array in (x, weight):
+        array.flags.writeable = False
+    assert ops.linear(x, ops.weight(weight)).tobytes() == expected
