@@ -187,3 +187,11 @@ def test_this_machine_can_be_measured():
     measured = measure_hardware()
     assert measured.num_cores >= 1
     assert 0 < measured.memory_available_bytes <= measured.memory_limit_bytes
+
+
+def test_the_environment_may_ask_for_fewer_threads_and_a_bad_number_is_named(monkeypatch):
+    monkeypatch.setenv("HEADRACE_NUM_THREADS", "1")
+    assert measure_hardware().num_cores == 1
+    monkeypatch.setenv("HEADRACE_NUM_THREADS", "two")
+    with pytest.raises(ConfigError, match="HEADRACE_NUM_THREADS: must be a positive whole number, got 'two'"):
+        measure_hardware()

@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from headrace.words import envs
 from headrace.words.config import Hardware
+from headrace.words.errors import ConfigError
 
 KIB = 1_024
 
 
 def measure_hardware(root: Path = Path("/")) -> Hardware:
     """Reads /proc and /sys below `root`. The memory limit is the control groups' (v1 or v2) where they set one, else
-    the machine's memory; cores are those of the affinity mask, fewer where a quota allows fewer."""
+    the machine's memory; cores are those of the affinity mask, fewer where a quota or HEADRACE_NUM_THREADS asks so."""
     total, available = _memory(root)
     limit = min([total, *_memory_limits(root)])
     return Hardware(_num_cores(root), limit, min(available, limit))
@@ -41,7 +43,15 @@ def _memory_limits(root: Path) -> Iterator[int]:
 
 def _num_cores(root: Path) -> int:
     allowed = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-    return max(1, min([allowed, *_core_quotas(root)]))
+    return max(1, min([allowed, *_core_quotas(root), *_asked()]))
+
+
+def _asked() -> Iterator[int]:
+    text = envs.get("HEADRACE_NUM_THREADS")
+    if text is not None and (not text.isdigit() or int(text) == 0):
+        raise ConfigError("HEADRACE_NUM_THREADS", f"must be a positive whole number, got {text!r}")
+    if text is not None:
+        yield int(text)
 
 
 def _core_quotas(root: Path) -> Iterator[int]:
