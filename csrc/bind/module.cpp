@@ -3,6 +3,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <atomic>
+#include <chrono>
+#include <cstring>
+
 #include "bind/arrays.h"
 #include "bind/machine.h"
 #include "core/isa.h"
@@ -22,6 +26,35 @@ PackedWeight pack(Machine& machine, const Input& values) {
   require(view.stride == view.cols, "a matrix must be dense");
   nb::gil_scoped_release release;
   return pack_weight(view.data, view.type, view.rows, view.cols, machine.pool);
+}
+
+// Bytes per second of the best of eight plain reads of a weight by all threads: what a streaming kernel is held against.
+double read_rate(Machine& machine, const PackedWeight& weight) {
+  constexpr i64 kChunk = i64{1} << 18;
+  const i64 chunks = weight.data.bytes() / kChunk;
+  std::atomic<u64> sum{0};
+  double best = 0;
+  nb::gil_scoped_release release;
+  for (int round = 0; round < 8; round++) {
+    const auto start = std::chrono::steady_clock::now();
+    machine.pool.run([&](Team& team) {
+      team.for_each(chunks, [&](i64 chunk) {
+        const u64* words = weight.data.as<u64>() + chunk * (kChunk / 8);
+        u64 lanes[8] = {};
+        for (i64 i = 0; i < kChunk / 8; i += 8) {
+          __builtin_prefetch(words + i + 768);
+          for (int j = 0; j < 8; j++) lanes[j] += words[i + j];
+        }
+        u64 total = 0;
+        for (u64 lane : lanes) total += lane;
+        sum.fetch_add(total, std::memory_order_relaxed);
+      });
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const double rate = static_cast<double>(chunks * kChunk) / seconds.count();
+    best = rate > best ? rate : best;
+  }
+  return best;
 }
 
 Cache* new_cache(bool is_bf16, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
@@ -63,7 +96,8 @@ NB_MODULE(_native, module) {
   machine.def(nb::init<int, const std::string&>(), nb::arg("num_threads") = 0, nb::arg("isa") = "")
       .def_prop_ro("isa", [](const Machine& m) { return std::string(isa_name(m.isa)); })
       .def_prop_ro("num_threads", [](const Machine& m) { return m.pool.size(); })
-      .def("pack", &pack);
+      .def("pack", &pack)
+      .def("read_rate", &read_rate);
   bind_ops(machine);
   bind_sampling(machine);
   bind_program(module);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 
 from headrace.engine.build import Engine, build_engine
@@ -155,7 +155,8 @@ class AsyncLLM:
 
     async def _check(self, prompt: Prompt, params: Params, priority: int | None) -> Checked:
         inputs = self.engine.inputs
-        if isinstance(prompt, str) and len(prompt) > LONG_TEXT_CHARS:
+        text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
+        if isinstance(text, str) and len(text) > LONG_TEXT_CHARS:
             return await asyncio.to_thread(inputs.check, prompt, replace(params), priority)
         return inputs.check(prompt, params, priority)
 

@@ -18,7 +18,6 @@ from headrace.worker.rows import Rows
 from headrace.worker.scores import Head, pool, score_prompt
 from headrace.worker.verify import Masks, emitting, grammar_bits, verify
 
-
 FILLER = 0
 
 
@@ -123,7 +122,7 @@ class Runner:
     def _append(self, place_rows: NDArray[np.integer], verified: list[RowResult]) -> None:
         """Token by token, so that a call names each row once.
 
-        A row that failed gets a token nobody will hear of: a step that was planned before the failure is known reads it.
+        A row that failed gets a token nobody will hear of: a step planned before the failure is known reads it.
         """
         tokens = [row.token_ids or (FILLER,) for row in verified]
         num_new = np.array([len(ids) for ids in tokens])

@@ -1,4 +1,4 @@
-"""Sampling over numpy logits with the arithmetic of the reference; `headrace.ops.base.SamplingOps` says what each does."""
+"""Sampling over numpy logits with the bits of the reference; `headrace.ops.base.SamplingOps` says what each does."""
 
 from __future__ import annotations
 
