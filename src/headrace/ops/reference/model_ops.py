@@ -87,8 +87,8 @@ class ModelOps:
         cos, sin = angles[:, None, :half], angles[:, None, half:]
         first, second = x[..., :half].float(), x[..., half : 2 * half].float()
         turned = torch.empty_like(x)
-        turned[..., :half] = torch.addcmul(first * cos, second, sin, value=-1)
-        turned[..., half : 2 * half] = torch.addcmul(second * cos, first, sin)
+        turned[..., :half] = first * cos - second * sin
+        turned[..., half : 2 * half] = second * cos + first * sin
         turned[..., 2 * half :] = x[..., 2 * half :]
         return turned
 
