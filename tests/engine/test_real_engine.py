@@ -85,7 +85,7 @@ def test_a_device_that_raises_once_is_not_noticed(folder, expected, half, overla
     "overlap",
     [
         pytest.param(False, id="in order"),
-        pytest.param(True, id="overlap", marks=pytest.mark.xfail(strict=True, reason="the worker fails the next step")),
+        pytest.param(True, id="overlap"),
     ],
 )
 def test_a_row_with_nan_logits_ends_alone_and_its_blocks_harm_nobody(folder, expected, overlap):
