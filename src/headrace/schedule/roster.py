@@ -33,7 +33,7 @@ class Roster:
         self.sequences: dict[int, Sequence] = {}
         self.requests: dict[int, dict[int, Sequence]] = {}
         self.counters = SchedulerStats(num_blocks=layout.num_blocks - 1)
-        self.deadlines = Deadlines()
+        self.deadlines = Deadlines(self.sequences)
         self.events: list[TokenEvent] = []
         self.retired_rows: list[int] = []
         self.free_rows = list(range(config.max_num_seqs, 0, -1))
