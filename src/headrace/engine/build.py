@@ -134,8 +134,6 @@ def build_engine(
     from headrace.load.checkpoint import open_checkpoint
     from headrace.worker.hardware import measure_hardware
 
-    if asked.num_threads is None:
-        asked = replace(asked, num_threads=_whole_variable("HEADRACE_NUM_THREADS"))
     template = _read_template(asked.chat_template)
     hardware = measure_hardware()
     checkpoint = open_checkpoint(asked.model, revision=asked.revision, tokenizer=asked.tokenizer, progress=progress)

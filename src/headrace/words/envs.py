@@ -14,7 +14,7 @@ class Variable(NamedTuple):
 
 VARIABLES = (
     Variable("HEADRACE_CACHE", None, "folder for downloaded models; default ~/.cache/headrace"),
-    Variable("HEADRACE_ISA", None, "instruction set of the CPU kernels: portable, avx2, avx512 or amx; default the best"),
+    Variable("HEADRACE_ISA", None, "the CPU kernels' instruction set: portable, avx2, avx512, amx; default the best"),
     Variable("HEADRACE_LOG_LEVEL", "warning", "debug, info, warning or error"),
     Variable("HEADRACE_NUM_THREADS", None, "threads of a step; default one per allowed core"),
     Variable("HEADRACE_CHECK_INVARIANTS", "0", "check the scheduler's invariants every N steps; 0 is never"),
