@@ -108,7 +108,7 @@ class FairOrder:
         self._users[user].remove(seq)
         if not self._users[user]:
             del self._users[user]
-            self._forget_idle()
+            self._forget_absent()
 
     def admitted(self, seq: Sequence) -> None:
         if not seq.was_preempted:
@@ -118,19 +118,25 @@ class FairOrder:
             self._push_turn(user)
         self.remove(seq)
 
-    def _forget_idle(self) -> None:
-        if len(self._served) > 2 * len(self._users) + 1_024:
-            self._served = {u: s for u, s in self._served.items() if u in self._users or s > self._floor}
+    def _forget_absent(self) -> None:
+        """When those who are away are many, all of them are forgotten: whoever comes back starts level."""
+        most = 2 * len(self._users) + 1_024
+        if len(self._served) > most:
+            self._served = {user: self._served[user] for user in self._users}
+        if len(self._turns) > most:
+            self._turns = [turn for turn in self._turns if self._is_live(turn)]
+            heapq.heapify(self._turns)
+
+    def _is_live(self, turn: tuple[int, int, str]) -> bool:
+        served, _, user = turn
+        return user in self._users and self._served[user] == served
 
     def peek(self) -> Sequence | None:
         if (returning := self._returning.peek()) is not None:
             return returning
-        while self._turns:
-            served, _, user = self._turns[0]
-            if user in self._users and self._served[user] == served:
-                return self._users[user].peek()
+        while self._turns and not self._is_live(self._turns[0]):
             heapq.heappop(self._turns)
-        return None
+        return self._users[self._turns[0][2]].peek() if self._turns else None
 
 
 class WaitingQueue:
