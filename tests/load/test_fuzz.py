@@ -22,7 +22,7 @@ from headrace.load.tokenizer import ALPHABET
 from headrace.words.errors import ModelError
 
 NUMBERS = [0, 1, 7, 8, 9, 12, 13, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1]
-RUNS = 300
+RUNS = 150
 
 
 def gguf_seed() -> bytes:

@@ -140,9 +140,9 @@ LIES = {
         g.header(0, 1) + g.text("k") + struct.pack("<IIQQ", g.ARRAY, g.STRING, 2, 2**64 - 9) + bytes(64),
         "longer than the file",
     ),
-    "too many strings": (g.header(0, 1) + g.text("k") + struct.pack("<IIQ", 9, 8, HUGE) + bytes(64), "strings"),
-    "too many numbers": (g.header(0, 1) + g.text("k") + struct.pack("<IIQ", 9, 10, 2**61) + bytes(64), "array values"),
-    "too many arrays": (g.header(0, 1) + g.text("k") + struct.pack("<IIQ", 9, 9, 2**60) + bytes(64), "arrays"),
+    "too many strings": (g.header(0, 1) + g.text("k") + struct.pack("<IIQ", 9, 8, HUGE) + bytes(64), f"{HUGE} strings"),
+    "too many numbers": (g.header(0, 1) + g.text("k") + struct.pack("<IIQ", 9, 10, HUGE) + bytes(64), f"{HUGE} array"),
+    "too many arrays": (g.header(0, 1) + g.text("k") + struct.pack("<IIQ", 9, 9, 2**60) + bytes(64), f"{2**60} arrays"),
     "arrays in arrays without end": (
         g.header(0, 1) + g.text("k") + struct.pack("<I", 9) + struct.pack("<IQ", 9, 1) * 5000,
         "unsupported type 9",

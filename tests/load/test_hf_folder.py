@@ -23,6 +23,7 @@ def torch():
     return pytest.importorskip("torch")
 
 
+@pytest.mark.covers("M34")
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 @pytest.mark.parametrize("shards", [1, 3])
 def test_a_saved_model_is_read_as_transformers_reads_it(torch, tmp_path, dtype, shards):
