@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.engine import toys
+from tests.load.test_sentencepiece import vocabulary
 
 from headrace.engine.detokenize import Detokenizer, Kind, StopScanner, StopText, TokenTexts, stop_matcher
 from headrace.words.params import Request, Sampling
@@ -187,3 +188,15 @@ def test_deltas_only_ever_append():
     parts = deltas(texts, ids, True)
     shown = ["".join(parts[: n + 1]) for n in range(len(parts))]
     assert all(later.startswith(earlier) for earlier, later in pairwise(shown))
+
+
+def test_the_loaders_own_sentencepiece_is_read_rightly_too():
+    texts = TokenTexts(vocabulary())
+    assert texts.kind is Kind.FALLBACK
+
+    @settings(max_examples=200)
+    @given(ids_of(texts), st.booleans())
+    def check(ids, skip):
+        assert "".join(deltas(texts, ids, skip)) == texts.tokenizer.decode(ids, skip_special_tokens=skip)
+
+    check()

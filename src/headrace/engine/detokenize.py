@@ -29,7 +29,7 @@ class TokenTexts:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self.tokenizer = tokenizer
         self.special_ids = tokenizer.special_ids
-        self.token_bytes = tokenizer.token_bytes
+        self._bytes: dict[int, bytes] = {}
         self._is_byte: dict[int, bool] = {}
         rare = [i for i in tokenizer.encode(_RARE, add_special_tokens=False) if tokenizer.token_bytes(i)]
         rare = [i for i in rare if tokenizer.token_bytes(i) != b" "]
@@ -41,6 +41,13 @@ class TokenTexts:
             return Kind.LOCAL
         text = self.decode([*rare, rare[0]])
         return Kind.BYTES if text == _RARE + REPLACEMENT else Kind.FALLBACK
+
+    def token_bytes(self, token_id: int) -> bytes:
+        """As the tokenizer says, remembered."""
+        known = self._bytes.get(token_id)
+        if known is None:
+            known = self._bytes[token_id] = self.tokenizer.token_bytes(token_id)
+        return known
 
     def decode(self, ids: Sequence[int]) -> str:
         return self.tokenizer.decode(ids, skip_special_tokens=False)
