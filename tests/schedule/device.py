@@ -102,7 +102,9 @@ class FakeDevice:
             row = self.rows[admission.row]
             row.hit_tokens = starts[admission.row]
             assert row.hit_tokens % self.block_size == 0
-            self._hand_out(row.block_ids[row.hit_tokens // self.block_size :])
+            num_hits = row.hit_tokens // self.block_size
+            assert not self.unclean.intersection(row.block_ids[:num_hits]), "a block that holds NaN was hit"
+            self._hand_out(row.block_ids[num_hits:])
 
     def _hand_out(self, block_ids: Seq[int]) -> None:
         for block in block_ids:

@@ -68,6 +68,7 @@ def check_index(scheduler: Scheduler) -> None:
             if index.block(entry) is not None:
                 ids = index.key(entry).ids
                 assert tuple(seq.tokens[i * size : (i + 1) * size]) == ids, "I6: an entry with other ids"
+        assert len(seq.entries) * size <= seq.num_computed, "I6: published before it is computed"
 
 
 def check_holdings(scheduler: Scheduler) -> None:
@@ -102,6 +103,9 @@ def check_membership(scheduler: Scheduler) -> None:
     assert sum(map(len, places.values())) == len(live), "I11: a sequence is lost or in two places"
     for status, ids in places.items():
         assert all(i in live and live[i].status is status for i in ids), f"I12: a status disagrees with {status.value}"
+    for seq in live.values():
+        assert (seq.status is Status.BLOCKED) == bool(seq.gates), "I11: beyond gates that are closed"
+        assert not seq.request.gates or seq.timeline[0].target == Status.BLOCKED.value, "I11: it passed by its gates"
     known = {i for siblings in scheduler.roster.requests.values() for i in siblings}
     assert known == set(live), "I11: the request map disagrees"
     assert len(scheduler.running) <= scheduler.config.max_num_seqs, "I12: too many run"
