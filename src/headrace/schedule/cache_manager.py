@@ -79,10 +79,11 @@ class CacheManager:
 
     def publish(self, seq: Sequence) -> None:
         """Makes the full blocks whose ids are known findable, also those that a step in flight is still computing."""
-        size, tokens, entries = self.block_size, seq.tokens, seq.entries
-        full = min(seq.num_computed, len(tokens)) // size
-        if not self.enable_prefix_caching or full <= len(entries):
+        size, entries = self.block_size, seq.entries
+        if not self.enable_prefix_caching or seq.num_computed < (len(entries) + 1) * size:
             return
+        tokens = seq.tokens
+        full = min(seq.num_computed, len(tokens)) // size
         published = self._published.setdefault(seq.last_step, [])
         for i in range(len(entries), full):
             ids = tuple(tokens[i * size : (i + 1) * size])

@@ -39,7 +39,8 @@ def judge(seq: Sequence, segment: Segment, row: RowResult | None, config: Schedu
         finish = Finish(FinishReason.LENGTH_CAPPED)
         return Outcome(prompt_logprobs=scored, finish=finish, where="commit: prompt scored")
     assert row is not None
-    return _append(seq, segment, row, config)._replace(prompt_logprobs=scored)
+    outcome = _append(seq, segment, row, config)
+    return outcome._replace(prompt_logprobs=scored) if scored else outcome
 
 
 def _failed(detail: str) -> Outcome:

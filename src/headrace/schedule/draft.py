@@ -70,7 +70,6 @@ def what_it_emits(seq: Sequence, start: int, ends_known: bool) -> Emits:
     request = seq.request
     if request.pooling is not None:
         return Emits.HIDDEN if ends_known or request.pooling.pooling == "mean" else Emits.NOTHING
-    num_unscored = seq.num_prompt_tokens - 1 - len(seq.prompt_logprobs)
-    if seq.is_scoring and num_unscored > 0 and start < seq.num_prompt_tokens - 1:
+    if seq.is_scoring and len(seq.prompt_logprobs) < seq.num_prompt_tokens - 1 > start:
         return Emits.LOGPROBS
     return Emits.TOKEN if ends_known and request.max_tokens else Emits.NOTHING

@@ -143,9 +143,9 @@ class Scheduler:
 
     def _extend(self, draft: PlanDraft, order: list[Sequence], keep: list[Sequence]) -> None:
         """One token for each decode, prompt chunks from what the decodes leave. The last of `keep` is the victim."""
-        num_decodes = sum(seq.num_uncomputed == 1 for seq in order)
-        for seq in order:
-            need = seq.num_uncomputed
+        needs = [seq.num_uncomputed for seq in order]
+        num_decodes = needs.count(1)
+        for seq, need in zip(order, needs, strict=True):
             if need <= 0 or seq.status is not Status.RUNNING or draft.budget <= 0:
                 continue
             if need == 1:

@@ -43,7 +43,9 @@ class ModelOps:
 
     def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> PagedCache:
         shape = (num_blocks, block_size, num_heads, head_dim)
-        return PagedCache(torch.zeros(shape, dtype=self._dtype), torch.zeros(shape, dtype=self._dtype))
+        kind = np.uint16 if self._dtype is torch.bfloat16 else np.float32
+        # numpy leaves zeroed pages to the kernel until they are touched; torch.zeros writes all of them now.
+        return PagedCache(to_torch(np.zeros(shape, kind)), to_torch(np.zeros(shape, kind)))
 
     def zero_blocks(self, cache: PagedCache, block_ids: Sequence[int]) -> None:
         which = list(block_ids)
