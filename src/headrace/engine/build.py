@@ -5,6 +5,7 @@ What executes is imported when an engine is built, so that nothing heavy is load
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
 
 log = get_logger(__name__)
 Clock = Callable[[], float]
+SPIN_COUNT = "2000"
 GENERATION_CONFIGS = ("auto", "vllm", "headrace")
 GENERATION_FIELDS = {
     "temperature": "temperature",
@@ -203,6 +205,9 @@ def _whole_variable(name: str) -> int | None:
 
 
 def _make_ops(resolved: Resolved) -> Ops:
+    """The backend. torch's pool reads how long its threads spin when it is loaded: briefly, for on a busy machine
+    threads that spin for a core take it from the one they wait for (a tenth of the speed and less)."""
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
     from headrace.ops.reference import ReferenceOps
 
     return ReferenceOps(resolved.dtype, resolved.num_threads)
