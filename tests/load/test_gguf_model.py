@@ -161,10 +161,27 @@ def test_rope_scalings_are_told_in_hugging_faces_words(write):
     assert (rope.kind, rope.scaling) == ("linear", {"factor": 2.0})
 
 
+@pytest.mark.parametrize("key", ["llama__rope__scaling__factor", "llama__rope__scale_linear"])
+def test_a_rope_factor_without_a_type_is_linear_and_one_of_0_is_none(write, key):
+    rope = open_gguf(write(**{key: (g.FLOAT32, 4.0)})).config.rope
+    assert (rope.kind, rope.scaling) == ("linear", {"factor": 4.0})
+    assert open_gguf(write(**{key: (g.FLOAT32, 0.0)})).config.rope.kind == "default"
+    unscaled = {"llama__rope__scaling__type": (g.STRING, "none"), key: (g.FLOAT32, 4.0)}
+    assert open_gguf(write(**unscaled)).config.rope.kind == "default"
+
+
+def test_a_rope_type_without_a_factor_changes_nothing(write):
+    rope = open_gguf(write(llama__rope__scaling__type=(g.STRING, "linear"))).config.rope
+    assert (rope.kind, rope.scaling) == ("linear", {"factor": 1.0})
+
+
+def divisors(*numbers: float) -> Tensor:
+    return Tensor("rope_freqs.weight", [len(numbers)], g.F32, np.array(numbers, np.float32).tobytes())
+
+
 def test_written_out_rope_divisors_are_kept_and_are_no_weight(write):
-    parts = open_gguf(write([tensor("rope_freqs.weight", (DIM // 2,))]))
-    assert parts.config.rope.kind == "llama3"
-    assert parts.config.rope.scaling["divisors"] == values("rope_freqs.weight", (DIM // 2,)).tolist()
+    parts = open_gguf(write([divisors(1.0, 2.5, 8.0)]))
+    assert parts.config.rope.kind == "llama3" and parts.config.rope.scaling["divisors"] == [1.0, 2.5, 8.0]
     assert set(parts.weights.names()) == set(HF_NAMES)
 
 
@@ -181,6 +198,23 @@ REFUSED = {
     "heads that do not divide": ({"llama__attention__head_count_kv": (g.UINT32, 3)}, "must be a divisor of"),
     "half a head rotated": ({"llama__rope__dimension_count": (g.UINT32, 4)}, "rotates 4 of 6 dimensions"),
     "an unknown rope": ({"llama__rope__scaling__type": (g.STRING, "odd")}, "rope scaling 'odd' is unknown"),
+    "several rope scalings": (
+        {"llama__rope__scaling__factor": (g.ARRAY, Array(g.FLOAT32, [2.0, 4.0]))},
+        "factor must be a positive number, got array",
+    ),
+    "an attention factor": ({"llama__rope__scaling__attn_factor": (g.FLOAT32, 2.0)}, "attn_factor), not built"),
+    "attention factors": (
+        {"llama__rope__scaling__attn_factor": (g.ARRAY, Array(g.FLOAT32, [1.0, 1.0]))},
+        "attn_factor), not built",
+    ),
+    "a rotated part per layer": (
+        {"llama__rope__dimension_count": (g.ARRAY, Array(g.UINT32, [6, 6]))},
+        "of 6 dimensions; only all is built",
+    ),
+    "values of another width": (
+        {"llama__attention__value_length": (g.UINT32, 8)},
+        "has values of 8 dimensions, keys of 6",
+    ),
     "an infinite base": ({"llama__rope__freq_base": (g.FLOAT32, float("inf"))}, "rope_theta must be a positive number"),
     "no vocabulary": ({"tokenizer__ggml__tokens": None}, "tokenizer.ggml.tokens is missing"),
 }
@@ -199,7 +233,9 @@ def test_metadata_that_cannot_be_used_are_refused_in_one_line(write, case):
     ("extra", "words"),
     [
         (tensor("blk.0.ffn_gate_inp.weight", (4, HIDDEN)), "'blk.0.ffn_gate_inp.weight' belongs to no part"),
-        (tensor("rope_freqs.weight", (DIM,)), "rope_freqs.weight has 6 values for 6 dimensions"),
+        (divisors(*[1.0] * DIM), "rope_freqs.weight has 6 values for 6 dimensions"),
+        (divisors(1.0, 0.0, 1.0), "divisors must be a list of positive numbers"),
+        (divisors(1.0, float("nan"), 1.0), "divisors must be a list of positive numbers"),
     ],
 )
 def test_tensors_of_another_model_are_refused(write, extra, words):

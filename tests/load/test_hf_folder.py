@@ -101,7 +101,7 @@ ROPES = {
 @pytest.mark.parametrize("case", ROPES)
 def test_rope_is_read_in_the_words_of_every_version(case):
     change, (kind, theta, scaling, share) = ROPES[case]
-    rope = model_config({**f.CONFIG, **change}).rope
+    rope = model_config({**f.CONFIG, "head_dim": 16, **change}).rope
     assert (rope.kind, rope.theta, rope.scaling, rope.partial_factor) == (kind, theta, scaling, share)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -33,6 +35,18 @@ class Checkpoint:
     weights: Weights
     close: Callable[[], None]
     """Unmaps the files; what a model has copied stays. Twice is once."""
+
+    @property
+    def fingerprint(self) -> str:
+        """32 hex digits by which two processes see that they hold the same model; made anew at each call.
+
+        Of the configuration, and of each tensor's name, type, shape and a few bytes: no proof, for most are not read.
+        """
+        digest = hashlib.sha256(json.dumps(self.config.raw, sort_keys=True, default=str).encode())
+        for name in sorted(self.weights.names()):
+            digest.update(f"{name} {self.weights.dtype(name)} {self.weights.shape(name)}".encode())
+            digest.update(self.weights.sample(name))
+        return digest.hexdigest()[:32]
 
     def __enter__(self) -> Checkpoint:
         return self

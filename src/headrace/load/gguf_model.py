@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.load.config import model_config
+from headrace.load.files import spots
 from headrace.load.gguf import GGUFFile
 from headrace.load.gguf_tokenizer import tokenizer_from_gguf
 from headrace.load.parts import Parts
@@ -38,7 +39,6 @@ BUFFERS = ("rope_freqs.weight",)
 FLOATS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 END_IDS = ("tokenizer.ggml.eos_token_id", "tokenizer.ggml.eot_token_id", "tokenizer.ggml.eom_token_id")
 SCALING = {
-    "factor": "factor",
     "original_context_length": "original_max_position_embeddings",
     "yarn_beta_fast": "beta_fast",
     "yarn_beta_slow": "beta_slow",
@@ -67,6 +67,9 @@ class GGUFWeights:
     def dtype(self, name: str) -> str:
         """As stored: F32, Q4_1, …"""
         return self._file.tensors[self._names[name]].quant.name
+
+    def sample(self, name: str) -> bytes:
+        return spots(self._file.raw(self._file.tensors[self._names[name]]))
 
     def get(self, name: str) -> NDArray[np.float32]:
         source = self._names[name]
@@ -142,24 +145,40 @@ def stored_dtype(file: GGUFFile) -> str:
 def rope_parameters(file: GGUFFile, value: Callable[..., Any]) -> dict[str, Any]:
     """Frequencies that Llama 3 scales are written out as one divisor per dimension; they are told as they are."""
     rope: dict[str, Any] = {"rope_theta": value("rope.freq_base", 10_000.0), "rope_type": "default"}
-    kind = value("rope.scaling.type", "none")
+    factor = scaling_factor(value)
+    kind = value("rope.scaling.type", "none" if factor is None else "linear")
     if not isinstance(kind, str) or kind not in ("none", "linear", "yarn"):
         raise ModelError(file.name, f"rope scaling {brief(kind)} is unknown; known are none, linear and yarn")
-    if kind == "yarn" and value("rope.scaling.attn_factor", 1.0) != 1.0:
+    if not is_one(value("rope.scaling.attn_factor", 1.0)):
         raise ModelError(file.name, "scales attention by a factor of its own (rope.scaling.attn_factor), not built")
     if kind != "none":
-        rope |= {"rope_type": kind, **{ours: value(f"rope.scaling.{theirs}") for theirs, ours in SCALING.items()}}
+        rope |= {"rope_type": kind, "factor": 1.0 if factor is None else factor}
+        rope |= {ours: value(f"rope.scaling.{theirs}") for theirs, ours in SCALING.items()}
     if "rope_freqs.weight" in file.tensors:
         rope |= {"rope_type": "llama3", "divisors": file.tensor("rope_freqs.weight").tolist()}
     return {name: entry for name, entry in rope.items() if entry is not None}
 
 
+def scaling_factor(value: Callable[..., Any]) -> Any:
+    """None if there is none. A factor of 0 is none; older files have a key of their own, and no type: it is linear."""
+    factor = value("rope.scaling.factor", value("rope.scale_linear"))
+    return None if isinstance(factor, int | float) and factor == 0 else factor
+
+
+def is_one(value: Any) -> bool:
+    return isinstance(value, int | float) and value == 1
+
+
 def gguf_config(file: GGUFFile) -> ModelConfig:
     """Raises ModelError for what is missing, malformed or not built."""
     config = model_config(raw_config(file), file.name)
-    rotated = arch_entry(file.metadata, config.raw["model_type"], "rope.dimension_count", config.head_dim)
-    if rotated != config.head_dim:
+    value = partial(arch_entry, file.metadata, config.raw["model_type"])
+    rotated = value("rope.dimension_count", config.head_dim)
+    if not isinstance(rotated, int) or rotated != config.head_dim:
         raise ModelError(file.name, f"rotates {brief(rotated)} of {config.head_dim} dimensions; only all is built")
+    carried = value("attention.value_length", config.head_dim)
+    if not isinstance(carried, int) or carried != config.head_dim:
+        raise ModelError(file.name, f"has values of {brief(carried)} dimensions, keys of {config.head_dim}; not built")
     divisors = config.rope.scaling.get("divisors")
     if divisors is not None and len(divisors) != config.head_dim // 2:
         raise ModelError(file.name, f"rope_freqs.weight has {len(divisors)} values for {config.head_dim} dimensions")

@@ -12,7 +12,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headrace.load.config import id_list, model_config, told_dtype
-from headrace.load.files import read_json, read_json_if_there
+from headrace.load.files import read_json, read_json_if_there, spots
 from headrace.load.hf_tokenizer import folder_tokenizer
 from headrace.load.parts import Parts
 from headrace.load.safetensors_file import DTYPES, Entry, SafetensorsFile
@@ -49,6 +49,9 @@ class FolderWeights:
 
     def get(self, name: str) -> NDArray[Any]:
         return self._homes[name].tensor(name)
+
+    def sample(self, name: str) -> bytes:
+        return spots(self._homes[name].raw(name))
 
     def close(self) -> None:
         for file in {id(file): file for file in self._homes.values()}.values():

@@ -25,6 +25,9 @@ class Weights(Protocol):
 
     def get(self, name: str) -> NDArray[Any]: ...
 
+    def sample(self, name: str) -> bytes:
+        """A few bytes of the tensor as it is stored, the same ones each time."""
+
 
 class Parts(NamedTuple):
     """`tokenizer` makes it when called, for another may be wanted; `close` unmaps the files, twice is once."""

@@ -87,6 +87,11 @@ class SafetensorsFile:
         if at != len(self._map):
             raise ModelError(self.name, f"has {len(self._map) - at} bytes behind its last tensor")
 
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        """The tensor's bytes, a view of the map."""
+        entry = self.entries[name]
+        return np.frombuffer(self._map, np.uint8, entry.end - entry.begin, entry.begin)
+
     def tensor(self, name: str) -> NDArray[Any]:
         """A view of the map, or a copy where it lies at an odd place; uint16 holds bfloat16."""
         entry = self.entries[name]
