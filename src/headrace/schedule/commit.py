@@ -9,6 +9,8 @@ from headrace.words.config import SchedulerConfig
 from headrace.words.outputs import Finish, FinishReason, TokenLogprobs
 from headrace.words.plan import Emits, RowResult, Segment
 
+NOTHING, LOGPROBS = Emits.NOTHING, Emits.LOGPROBS
+
 
 class Outcome(NamedTuple):
     """What a sequence's event carries, and its end if it ended."""
@@ -27,15 +29,15 @@ def judge(seq: Sequence, segment: Segment, row: RowResult | None, config: Schedu
     """Applies a result of the current epoch to its sequence. None when nobody has to hear of it."""
     if row is not None and row.failure is not None:
         return _failed(row.failure)
-    ends_known = segment.start + segment.length - segment.num_drafts >= len(seq.tokens)
-    if segment.emits is not Emits.NOTHING and row is None:
+    if row is None and segment.emits is not NOTHING:
         return _failed("the worker gave no result for this request")
+    ends_known = segment.start + segment.length - segment.num_drafts >= len(seq.tokens)
     if seq.request.pooling is not None:
         return _pool(seq, row, ends_known)
-    scored = _score(seq, segment, row)
+    scored = _score(seq, segment, row) if seq.is_scoring and row is not None else ()
     if not ends_known:
         return Outcome(prompt_logprobs=scored) if scored else None
-    if not seq.request.max_tokens:
+    if not seq.max_tokens:
         finish = Finish(FinishReason.LENGTH_CAPPED)
         return Outcome(prompt_logprobs=scored, finish=finish, where="commit: prompt scored")
     assert row is not None
@@ -63,9 +65,9 @@ def _pool(seq: Sequence, row: RowResult | None, ends_known: bool) -> Outcome | N
     return Outcome(finish=Finish(FinishReason.LENGTH_CAPPED), where="commit: prompt pooled", pooled=pooled)
 
 
-def _score(seq: Sequence, segment: Segment, row: RowResult | None) -> tuple[TokenLogprobs, ...]:
+def _score(seq: Sequence, segment: Segment, row: RowResult) -> tuple[TokenLogprobs, ...]:
     """New prompt logprobs; what a preempted sequence computes again is not told again."""
-    if segment.emits is not Emits.LOGPROBS or row is None:
+    if segment.emits is not LOGPROBS:
         return ()
     new = row.prompt_logprobs[len(seq.prompt_logprobs) - segment.start :]
     seq.prompt_logprobs.extend(new)
@@ -74,7 +76,7 @@ def _score(seq: Sequence, segment: Segment, row: RowResult | None) -> tuple[Toke
 
 def _append(seq: Sequence, segment: Segment, row: RowResult, config: SchedulerConfig) -> Outcome:
     """Accepted drafts, then the drawn token, one by one; what follows an end is dropped."""
-    assert 0 <= row.num_accepted <= segment.num_drafts and len(row.token_ids) == row.num_accepted + 1
+    assert 0 < len(row.token_ids) == row.num_accepted + 1 <= segment.num_drafts + 1
     seq.pending -= 1 + segment.num_drafts
     seq.num_computed -= segment.num_drafts - row.num_accepted
     taken, finish, where = 0, None, ""
@@ -91,7 +93,7 @@ def _end(seq: Sequence, token_id: int, config: SchedulerConfig) -> tuple[Finish,
     """Whether the token just appended ends the sequence; a stop wins over the length on the same token."""
     sampling = seq.request.sampling
     assert sampling is not None
-    num_outputs = seq.num_output_tokens
+    num_outputs = len(seq.tokens) - seq.num_prompt_tokens
     may_stop = num_outputs >= sampling.min_tokens
     if may_stop and not sampling.ignore_eos and token_id in config.eos_token_ids:
         return Finish(FinishReason.STOPPED), "commit: end-of-sequence token"

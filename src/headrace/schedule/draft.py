@@ -5,6 +5,8 @@ from __future__ import annotations
 from headrace.schedule.sequence import Sequence
 from headrace.words.plan import Admission, Emits, Growth, Segment, StepPlan
 
+NOTHING, TOKEN, LOGPROBS, HIDDEN = Emits
+
 
 class PlanDraft:
     """Collects one step's segments and deltas, and counts its token budget down."""
@@ -55,21 +57,21 @@ class PlanDraft:
         """Schedules the next `length` positions: `computed` moves now, tokens at commit."""
         assert seq.row is not None
         start = seq.num_computed
-        ends_known = start + length - num_drafts == seq.num_known
+        ends_known = start + length - num_drafts == len(seq.tokens) + seq.pending
         emits = what_it_emits(seq, start, ends_known)
         self.segments.append(Segment(seq.seq_id, seq.epoch, seq.row, start, length, num_drafts, emits))
         self.budget -= length
         seq.num_computed = start + length
         seq.last_step = self.step
-        if ends_known and seq.request.max_tokens:
+        if ends_known and seq.max_tokens:
             seq.pending += 1 + num_drafts
 
 
 def what_it_emits(seq: Sequence, start: int, ends_known: bool) -> Emits:
     """What a segment from `start` must give back, `ends_known` when it reaches the last known token."""
-    request = seq.request
-    if request.pooling is not None:
-        return Emits.HIDDEN if ends_known or request.pooling.pooling == "mean" else Emits.NOTHING
+    pooling = seq.request.pooling
+    if pooling is not None:
+        return HIDDEN if ends_known or pooling.pooling == "mean" else NOTHING
     if seq.is_scoring and len(seq.prompt_logprobs) < seq.num_prompt_tokens - 1 > start:
-        return Emits.LOGPROBS
-    return Emits.TOKEN if ends_known and request.max_tokens else Emits.NOTHING
+        return LOGPROBS
+    return TOKEN if ends_known and seq.max_tokens else NOTHING

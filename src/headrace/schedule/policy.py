@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from operator import attrgetter
 
 from headrace.schedule.sequence import Sequence
 from headrace.words.config import SchedulerConfig, VictimPolicy
@@ -23,9 +24,8 @@ def keep_order(running: Iterable[Sequence], policy: VictimPolicy) -> list[Sequen
         return order
     rest = order[1:]
     if policy == "most_output":
-        rest.sort(key=lambda seq: (seq.request.priority, seq.num_output_tokens))
-    else:
-        rest.sort(key=lambda seq: seq.request.priority)
+        rest.sort(key=attrgetter("num_output_tokens"))
+    rest.sort(key=attrgetter("request.priority"))
     return order[:1] + rest
 
 

@@ -150,8 +150,10 @@ class Scheduler:
                 continue
             if need == 1:
                 num_decodes -= 1
-                if not self._surely_ends(seq):
-                    self._extend_decode(draft, seq, draft.budget - num_decodes, keep)
+                if seq.pending and self._surely_ends(seq):
+                    continue
+                num_drafts = self._drafts_for(seq, draft.budget - num_decodes) if self.config.num_drafts else 0
+                self._extend_by(draft, seq, 1 + num_drafts, num_drafts, keep)
             elif (length := policy.chunk_length(seq, draft.budget - num_decodes)) > 0:
                 self._extend_by(draft, seq, length, 0, keep)
             elif draft.budget > num_decodes:
@@ -159,39 +161,37 @@ class Scheduler:
 
     def _surely_ends(self, seq: Sequence) -> bool:
         """The token in flight is the last that the limits allow: another step would be wasted."""
-        if not seq.pending:
-            return False
-        num_outputs = seq.num_output_tokens + seq.pending
-        return num_outputs >= seq.request.max_tokens or seq.num_known >= self.config.max_model_len
-
-    def _extend_decode(self, draft: PlanDraft, seq: Sequence, budget: int, keep: list[Sequence]) -> None:
-        num_drafts = self._drafts_for(seq, budget) if self.config.num_drafts else 0
-        if num_drafts and not self.cache.has_room(seq, seq.num_computed + 1 + num_drafts):
-            num_drafts = 0
-        self._extend_by(draft, seq, 1 + num_drafts, num_drafts, keep)
+        num_known = len(seq.tokens) + seq.pending
+        return num_known - seq.num_prompt_tokens >= seq.max_tokens or num_known >= self.config.max_model_len
 
     def _drafts_for(self, seq: Sequence, budget: int) -> int:
-        """Drafts stand only behind known tokens (nothing is in flight), and never beyond the sequence's end."""
+        """Drafts stand only behind known tokens (nothing is in flight), never beyond the sequence's end, and take no
+        block that is not free."""
         if self.in_flight:
             return 0
-        room = min(seq.request.max_tokens - seq.num_output_tokens, self.config.max_model_len - len(seq.tokens))
-        return max(0, min(self.config.num_drafts, room - 1, budget - 1))
+        room = min(seq.max_tokens - seq.num_output_tokens, self.config.max_model_len - len(seq.tokens))
+        num_drafts = max(0, min(self.config.num_drafts, room - 1, budget - 1))
+        return num_drafts if self.cache.has_room(seq, seq.num_computed + 1 + num_drafts) else 0
 
     def _extend_by(
         self, draft: PlanDraft, seq: Sequence, length: int, num_drafts: int, keep: list[Sequence]
     ) -> None:
         """Schedules `length` more positions, with blocks taken from the least worth keeping if need be."""
-        while (new := self.cache.grow(seq, seq.num_computed + length)) is None:
+        end = seq.num_computed + length
+        if end <= len(seq.block_ids) * self.cache.block_size or self._grow(draft, seq, end, keep):
+            self._compute(draft, seq, length, num_drafts)
+
+    def _grow(self, draft: PlanDraft, seq: Sequence, num_tokens: int, keep: list[Sequence]) -> bool:
+        while (new := self.cache.grow(seq, num_tokens)) is None:
             if len(self.running) == 1:
                 self._give_up(seq)
-                return
+                return False
             victim = self._pop_victim(keep)
             self._preempt(victim, draft)
             if victim is seq:
-                return
-        if new:
-            draft.grow(seq, new)
-        self._compute(draft, seq, length, num_drafts)
+                return False
+        draft.grow(seq, new)
+        return True
 
     def _pop_victim(self, keep: list[Sequence]) -> Sequence:
         while (seq := keep.pop()).status is not Status.RUNNING:
@@ -271,8 +271,9 @@ class Scheduler:
         outcome = judge(seq, segment, row, self.config)
         if outcome is None:
             return
-        self.roster.counters.generated_tokens += len(outcome.token_ids)
-        self.roster.counters.accepted_tokens += outcome.num_accepted
+        counters = self.roster.counters
+        counters.generated_tokens += len(outcome.token_ids)
+        counters.accepted_tokens += outcome.num_accepted
         if outcome.is_poisoned:
             self.cache.condemn(seq)
         else:

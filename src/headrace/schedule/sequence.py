@@ -36,7 +36,8 @@ class Sequence:
     """`tokens` is the prompt and what was committed; `num_computed` positions have been scheduled for computation.
 
     `pending` counts tokens that are being drawn by steps in flight. `epoch` is raised whenever what is in flight
-    becomes void. `entries` are the prefix entries of the first `len(entries)` blocks.
+    becomes void. `entries` are the prefix entries of the first `len(entries)` blocks. What every step asks of the
+    request, which never changes, is kept here.
     """
 
     seq_id: int
@@ -66,14 +67,19 @@ class Sequence:
     pooled: list[float] | None = None
     finish: Finish | None = None
     timeline: list[Move] = field(default_factory=list)
+    num_prompt_tokens: int = field(init=False)
+    max_tokens: int = field(init=False)
+    is_scoring: bool = field(init=False)
 
-    @property
-    def num_prompt_tokens(self) -> int:
-        return len(self.request.prompt_ids)
+    def __post_init__(self) -> None:
+        sampling = self.request.sampling
+        self.num_prompt_tokens = len(self.request.prompt_ids)
+        self.max_tokens = self.request.max_tokens
+        self.is_scoring = sampling is not None and sampling.prompt_logprobs is not None
 
     @property
     def num_output_tokens(self) -> int:
-        return len(self.tokens) - len(self.request.prompt_ids)
+        return len(self.tokens) - self.num_prompt_tokens
 
     @property
     def num_known(self) -> int:
@@ -87,10 +93,6 @@ class Sequence:
     @property
     def is_prefilling(self) -> bool:
         return self.status is Status.RUNNING and self.num_uncomputed > 1
-
-    @property
-    def is_scoring(self) -> bool:
-        return self.request.sampling is not None and self.request.sampling.prompt_logprobs is not None
 
     def move(self, target: Status, clock: Callable[[], float], where: str) -> None:
         """Changes the status along MOVES and notes it; only the scheduler calls this."""
