@@ -2,58 +2,51 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 from headrace.schedule.sequence import Sequence
 from headrace.words.config import SchedulerConfig
-from headrace.words.outputs import Finish, FinishReason, TokenLogprobs
+from headrace.words.outputs import Finish, FinishReason
 from headrace.words.plan import Emits, RowResult, Segment
 
 NOTHING, LOGPROBS = Emits.NOTHING, Emits.LOGPROBS
 
 
-class Outcome(NamedTuple):
-    """What a sequence's event carries, and its end if it ended."""
-
-    token_ids: tuple[int, ...] = ()
-    logprobs: tuple[TokenLogprobs, ...] = ()
-    prompt_logprobs: tuple[TokenLogprobs, ...] = ()
-    finish: Finish | None = None
-    where: str = ""
-    num_accepted: int = 0
-    pooled: tuple[float, ...] | None = None
-    is_poisoned: bool = False
+End = tuple[Finish, str]
+"""How a sequence ends, and the code path that says so."""
+Outcome = tuple[RowResult, End | None]
+"""What of a row's result is to be told, and the end of its sequence if it ends."""
+NOTHING_TOLD = RowResult(0, 0)
 
 
 def judge(seq: Sequence, segment: Segment, row: RowResult | None, config: SchedulerConfig) -> Outcome | None:
     """Applies a result of the current epoch to its sequence. None when nobody has to hear of it."""
-    if row is not None and row.failure is not None:
+    if row is None:
+        if segment.emits is not NOTHING:
+            return _failed("the worker gave no result for this request")
+        row = NOTHING_TOLD
+    elif row.failure is not None:
         return _failed(row.failure)
-    if row is None and segment.emits is not NOTHING:
-        return _failed("the worker gave no result for this request")
     ends_known = segment.start + segment.length - segment.num_drafts >= len(seq.tokens)
     if seq.request.pooling is not None:
-        return _pool(seq, row, ends_known)
-    scored = _score(seq, segment, row) if seq.is_scoring and row is not None else ()
+        return _pool(seq, segment, row, ends_known)
+    if seq.is_scoring:
+        row = _score(seq, segment, row)
     if not ends_known:
-        return Outcome(prompt_logprobs=scored) if scored else None
+        return (row, None) if row.prompt_logprobs else None
     if not seq.max_tokens:
-        finish = Finish(FinishReason.LENGTH_CAPPED)
-        return Outcome(prompt_logprobs=scored, finish=finish, where="commit: prompt scored")
-    assert row is not None
-    outcome = _append(seq, segment, row, config)
-    return outcome._replace(prompt_logprobs=scored) if scored else outcome
+        told = row._replace(token_ids=(), logprobs=())
+        return told, (Finish(FinishReason.LENGTH_CAPPED), "commit: prompt scored")
+    return _append(seq, segment, row, config)
 
 
 def _failed(detail: str) -> Outcome:
-    finish = Finish(FinishReason.FAILED, None, detail)
-    return Outcome(finish=finish, where="commit: this row failed", is_poisoned=True)
+    told = NOTHING_TOLD._replace(failure=detail)
+    return told, (Finish(FinishReason.FAILED, None, detail), "commit: this row failed")
 
 
-def _pool(seq: Sequence, row: RowResult | None, ends_known: bool) -> Outcome | None:
+def _pool(seq: Sequence, segment: Segment, row: RowResult, ends_known: bool) -> Outcome | None:
     """Adds a segment's hidden state; the last one ends the request with the vector and no tokens."""
     assert seq.request.pooling is not None
-    if row is None:
+    if segment.emits is NOTHING:
         return None
     assert row.hidden is not None
     sums = seq.pooled or [0.0] * len(row.hidden)
@@ -61,17 +54,17 @@ def _pool(seq: Sequence, row: RowResult | None, ends_known: bool) -> Outcome | N
     if not ends_known:
         return None
     count = len(seq.tokens) if seq.request.pooling.pooling == "mean" else 1
-    pooled = tuple(value / count for value in seq.pooled)
-    return Outcome(finish=Finish(FinishReason.LENGTH_CAPPED), where="commit: prompt pooled", pooled=pooled)
+    told = row._replace(hidden=tuple(value / count for value in seq.pooled))
+    return told, (Finish(FinishReason.LENGTH_CAPPED), "commit: prompt pooled")
 
 
-def _score(seq: Sequence, segment: Segment, row: RowResult) -> tuple[TokenLogprobs, ...]:
-    """New prompt logprobs; what a preempted sequence computes again is not told again."""
+def _score(seq: Sequence, segment: Segment, row: RowResult) -> RowResult:
+    """Only new prompt logprobs: what a preempted sequence computes again is not told again."""
     if segment.emits is not LOGPROBS:
-        return ()
+        return row
     new = row.prompt_logprobs[len(seq.prompt_logprobs) - segment.start :]
     seq.prompt_logprobs.extend(new)
-    return new
+    return row._replace(prompt_logprobs=new)
 
 
 def _append(seq: Sequence, segment: Segment, row: RowResult, config: SchedulerConfig) -> Outcome:
@@ -79,17 +72,16 @@ def _append(seq: Sequence, segment: Segment, row: RowResult, config: SchedulerCo
     assert 0 < len(row.token_ids) == row.num_accepted + 1 <= segment.num_drafts + 1
     seq.pending -= 1 + segment.num_drafts
     seq.num_computed -= segment.num_drafts - row.num_accepted
-    taken, finish, where = 0, None, ""
+    taken = 0
     for token_id in row.token_ids:
         seq.tokens.append(token_id)
         taken += 1
         if (end := _end(seq, token_id, config)) is not None:
-            finish, where = end
-            break
-    return Outcome(row.token_ids[:taken], row.logprobs[:taken], (), finish, where, row.num_accepted)
+            return row._replace(token_ids=row.token_ids[:taken], logprobs=row.logprobs[:taken]), end
+    return row, None
 
 
-def _end(seq: Sequence, token_id: int, config: SchedulerConfig) -> tuple[Finish, str] | None:
+def _end(seq: Sequence, token_id: int, config: SchedulerConfig) -> End | None:
     """Whether the token just appended ends the sequence; a stop wins over the length on the same token."""
     sampling = seq.request.sampling
     assert sampling is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from headrace.schedule.cache_manager import CacheManager
-from headrace.schedule.commit import Outcome
+from headrace.schedule.commit import NOTHING_TOLD
 from headrace.schedule.deadlines import Deadlines
 from headrace.schedule.queue import WaitingQueue
 from headrace.schedule.sequence import Sequence, Status
@@ -13,7 +13,7 @@ from headrace.schedule.stats import SchedulerStats
 from headrace.words.config import SchedulerConfig
 from headrace.words.outputs import Finish
 from headrace.words.params import Request
-from headrace.words.plan import CacheLayout, StopMatcher, TokenEvent
+from headrace.words.plan import CacheLayout, RowResult, StopMatcher, TokenEvent
 
 MatcherFactory = Callable[[Request], StopMatcher | None]
 
@@ -86,7 +86,7 @@ class Roster:
         seq.was_preempted = True
         self.wait(seq, where)
 
-    def finish(self, seq: Sequence, finish: Finish, where: str, outcome: Outcome | None = None) -> None:
+    def finish(self, seq: Sequence, finish: Finish, where: str, told: RowResult = NOTHING_TOLD) -> None:
         """The one place where a sequence ends: exactly one final event, everything it owned is free."""
         if seq.status is Status.WAITING:
             self.queue.remove(seq)
@@ -104,7 +104,7 @@ class Roster:
         del siblings[seq.seq_id]
         if not siblings:
             del self.requests[seq.request.request_id]
-        self.emit(seq, outcome or Outcome())
+        self.emit(seq, told)
 
     def _release(self, seq: Sequence) -> None:
         """Gives back row and blocks and voids what is in flight."""
@@ -119,7 +119,7 @@ class Roster:
         seq.pooled = None
         seq.epoch += 1
 
-    def emit(self, seq: Sequence, outcome: Outcome) -> None:
+    def emit(self, seq: Sequence, told: RowResult) -> None:
         """Tells what happened to a sequence; the last event carries its end and its whole timeline."""
         is_last = seq.finish is not None
         self.events.append(
@@ -127,10 +127,10 @@ class Roster:
                 seq.request.request_id,
                 seq.choice,
                 self.clock(),
-                outcome.token_ids,
-                outcome.logprobs,
-                outcome.prompt_logprobs,
-                outcome.pooled,
+                told.token_ids,
+                told.logprobs,
+                told.prompt_logprobs,
+                told.hidden,
                 seq.finish,
                 seq.num_cached_tokens or 0,
                 seq.num_preemptions,

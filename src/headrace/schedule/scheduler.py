@@ -271,17 +271,19 @@ class Scheduler:
         outcome = judge(seq, segment, row, self.config)
         if outcome is None:
             return
+        told, end = outcome
         counters = self.roster.counters
-        counters.generated_tokens += len(outcome.token_ids)
-        counters.accepted_tokens += outcome.num_accepted
-        if outcome.is_poisoned:
-            self.cache.condemn(seq)
-        else:
+        counters.generated_tokens += len(told.token_ids)
+        counters.accepted_tokens += told.num_accepted
+        if told.failure is None:
             self.cache.publish(seq)
-        if outcome.finish is None:
-            self.roster.emit(seq, outcome)
         else:
-            self.roster.finish(seq, outcome.finish, outcome.where, outcome)
+            self.cache.condemn(seq)
+        if end is None:
+            self.roster.emit(seq, told)
+        else:
+            finish, where = end
+            self.roster.finish(seq, finish, where, told)
 
     def fail(self, step: int, detail: str) -> None:
         """A step raised: its rows are recomputed once, a second failure of a row ends it. Later steps are void too."""
