@@ -118,18 +118,21 @@ def test_blocks_under_a_transfer_are_not_handed_out_until_it_ends():
 
 
 @pytest.mark.covers("D34", "I14", "T18")
-def test_a_lone_sequence_short_of_blocks_waits_for_a_lease_instead_of_ending():
-    harness = Harness(num_blocks=3, enable_prefix_caching=False)
+@pytest.mark.parametrize("prefill_policy", ["mixed", "first", "attempt"])
+def test_a_lone_sequence_short_of_blocks_waits_for_a_lease_and_is_served_before_newer_ones(prefill_policy):
+    harness = Harness(num_blocks=3, enable_prefix_caching=False, prefill_policy=prefill_policy)
     harness.add([1, 2, 3, 4], max_tokens=8, ignore_eos=True)
     harness.step()
     pool = harness.scheduler.cache.pool
     pool.lease("transfer", pool.take(2))
     pool.drop(pool.leased())
-    newer = harness.add([5, 6], max_tokens=1, ignore_eos=True)
+    newer = harness.add([5, 6, 7, 8, 9], max_tokens=1, ignore_eos=True)
     assert [plan.is_empty for plan in harness.steps(3)] == [True] * 3
     assert harness.sequence(1).status is Status.RUNNING and harness.sequence(newer).status is Status.WAITING
     pool.end_lease("transfer")
+    assert harness.step().segments[0].seq_id == 1
     harness.run().check_idle()
+    harness.check_as_alone()
 
 
 @pytest.mark.covers("I10", "T24")

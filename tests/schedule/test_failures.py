@@ -144,6 +144,22 @@ def test_blocks_zeroed_by_a_failed_plan_are_zeroed_again():
     assert harness.record(2).reason is FinishReason.LENGTH_CAPPED
 
 
+@pytest.mark.covers("T23", "I10")
+def test_blocks_zeroed_by_a_failed_plan_are_zeroed_again_also_when_their_owner_left_meanwhile():
+    harness = Harness(num_blocks=3, enable_prefix_caching=False)
+    harness.add(range(1, 9), max_tokens=9, ignore_eos=True)
+    harness.device.poisoned.add(1)
+    harness.step()
+    gone = harness.add(range(1, 10), max_tokens=1, ignore_eos=True)
+    plan = harness.scheduler.schedule()
+    assert len(plan.zero_blocks) == 2
+    harness.scheduler.abort(gone)
+    harness.scheduler.fail(plan.step, "never begun")
+    harness.add(range(1, 10), max_tokens=1, ignore_eos=True)
+    assert set(plan.zero_blocks) <= set(harness.step().zero_blocks)
+    harness.run().check_idle()
+
+
 @pytest.mark.covers("T23", "T25")
 def test_a_step_that_is_not_in_flight_cannot_fail():
     harness = Harness()

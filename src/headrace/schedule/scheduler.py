@@ -131,7 +131,7 @@ class Scheduler:
             return
         may_prefill = self.config.prefill_policy != "attempt" or self._is_attempt_point()
         self._extend(draft, seqs, list(seqs))
-        if may_prefill and not self._is_short:
+        if may_prefill:
             self._admit(draft)
 
     def _is_attempt_point(self) -> bool:
