@@ -1,12 +1,13 @@
 """Edges of the books: what is counted to the token, forgotten in time, done once, and shared as far as it may be."""
 
 import pytest
-from tests.schedule.harness import Harness
+from tests.schedule.harness import CONFIG, Harness
 
 from headrace.schedule.invariants import check
 from headrace.schedule.prefix import Key, PrefixIndex
-from headrace.words.params import MediaSpan
-from headrace.words.plan import Emits
+from headrace.schedule.scheduler import Scheduler
+from headrace.words.params import MediaSpan, Request, Sampling
+from headrace.words.plan import CacheLayout, Emits
 
 PROMPT = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -120,3 +121,98 @@ def test_of_a_half_computed_victim_only_the_computed_half_counts_as_recomputed()
     harness.run().check_idle()
     stats = harness.scheduler.stats()
     assert (stats.recomputed_tokens, stats.prompt_tokens, stats.computed_prefill_tokens) == (5, 12, 17)
+
+
+@pytest.mark.covers("T23", "I10")
+def test_blocks_of_a_failed_step_are_zeroed_once_before_anybody_gets_them():
+    harness = Harness(num_blocks=4)
+    harness.add((1, 2, 3, 4, 5), max_tokens=2, ignore_eos=True)
+    harness.device.fail_forward = True
+    failed = harness.step()
+    harness.run().check_idle()
+    assert [set(plan.zero_blocks) for plan in harness.plans[1:]] == [set(failed.admissions[0].block_ids), set()]
+    harness.check_as_alone()
+
+
+@pytest.mark.covers("T23", "I10")
+def test_what_a_failed_plan_should_have_zeroed_is_zeroed_by_one_later_plan():
+    harness = Harness(num_blocks=3, enable_prefix_caching=False)
+    harness.add(range(1, 9), max_tokens=9)
+    harness.device.poisoned.add(1)
+    harness.step()
+    harness.add(range(1, 10), max_tokens=3, ignore_eos=True)
+    harness.device.fail_forward = True
+    harness.step()
+    harness.run().check_idle()
+    assert [bool(plan.zero_blocks) for plan in harness.plans] == [False, True, True, False, False]
+
+
+@pytest.mark.covers("T23", "D34", "I8")
+def test_a_failed_step_off_the_stream_holds_its_blocks_no_longer():
+    harness = Harness(num_blocks=4, ordered=False)
+    harness.add((1, 2, 3, 4, 5), max_tokens=2, ignore_eos=True)
+    harness.device.fail_result = True
+    harness.step()
+    assert not harness.scheduler.cache.pool.has_leases and harness.scheduler.cache.pool.num_used == 0
+    harness.run().check_idle()
+    harness.check_as_alone()
+
+
+@pytest.mark.covers("I12", "M4")
+@pytest.mark.parametrize("budget", [1, 2, 3])
+def test_more_decodes_than_the_budget_share_it_and_never_pass_it(budget):
+    harness = Harness(max_num_batched_tokens=budget)
+    for i in range(4):
+        harness.add((i, 2, 3), max_tokens=12, ignore_eos=True)
+    harness.run().check_idle()
+    assert {plan.num_tokens for plan in harness.plans if plan.segments} == {*range(1, budget + 1)}
+    harness.check_as_alone()
+
+
+@pytest.mark.covers("M3", "E9")
+def test_a_prompt_of_higher_priority_leaves_every_decode_its_token():
+    harness = Harness(num_blocks=40, max_num_batched_tokens=6, scheduling_policy="priority")
+    decoding = [harness.add((i, 2, 3), max_tokens=30, ignore_eos=True) for i in range(3)]
+    harness.steps(3)
+    harness.add([i % 13 for i in range(30)], max_tokens=1, priority=-1, ignore_eos=True)
+    for plan in harness.steps(8):
+        assert {segment.seq_id for segment in plan.segments} >= set(decoding) and plan.num_tokens <= 6
+    assert harness.plans[-1].num_tokens == 6
+
+
+@pytest.mark.covers("D31", "E9")
+def test_a_scored_prompt_in_flight_holds_nobody_up():
+    harness = Harness(overlap=True)
+    harness.add(PROMPT, max_tokens=0, prompt_logprobs=1)
+    harness.step()
+    newer = harness.add((9, 9, 9), max_tokens=1, ignore_eos=True)
+    assert [segment.seq_id for segment in harness.step().segments] == [newer]
+    harness.run().check_idle()
+
+
+@pytest.mark.covers("E10")
+def test_under_the_first_policy_also_the_last_two_tokens_of_a_prompt_come_before_the_decodes():
+    harness = Harness(prefill_policy="first", max_num_batched_tokens=8)
+    harness.add((1, 2, 3), max_tokens=9, ignore_eos=True)
+    harness.step()
+    late = harness.add(range(1, 11), max_tokens=1, ignore_eos=True)
+    chunks = [[(segment.seq_id, segment.length) for segment in plan.segments] for plan in harness.steps(3)]
+    assert chunks == [[(late, 8)], [(late, 2)], [(1, 1)]]
+
+
+@pytest.mark.covers("T12", "I5")
+@pytest.mark.parametrize(("length", "num_drafts"), [(1, 2), (2, 0)])
+def test_two_drafts_are_asked_for_where_they_just_fit_and_none_where_one_position_is_missing(length, num_drafts):
+    harness = Harness(num_blocks=1, block_size=4, num_drafts=2)
+    harness.add((5,) * length, max_tokens=9, ignore_eos=True)
+    [segment] = harness.steps(2)[1].segments
+    assert (segment.length, segment.num_drafts) == (1 + num_drafts, num_drafts)
+
+
+@pytest.mark.covers("D34")
+def test_steps_are_counted_and_on_one_stream_they_hold_no_leases():
+    scheduler = Scheduler(CONFIG, CacheLayout(9, 4))
+    scheduler.add(Request(1, "r", (1, 2), Sampling(max_tokens=9)))
+    for step in (1, 2):
+        scheduler.schedule()
+        assert not scheduler.cache.pool.has_leases and scheduler.stats().steps == step
