@@ -11,7 +11,9 @@ import torch.nn.functional as F
 from numpy.typing import NDArray
 
 from headrace.ops.base import Activation, Floats, Ints, StepInputs
-from headrace.ops.reference.attention import Form, PagedCache, Step, attend_fast
+from headrace.ops.reference.attention import attend_fast
+from headrace.ops.reference.cache import PagedCache
+from headrace.ops.reference.step import Form, Step
 from headrace.ops.reference.strict import attend_strict, in_row_tiles
 from headrace.ops.reference.weight import Weight
 
@@ -42,7 +44,7 @@ class ModelOps:
         return Weight(to_torch(array).to(self._dtype), may_pack=self._fixed_rows is None)
 
     def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> PagedCache:
-        shape = (num_blocks, block_size, num_heads, head_dim)
+        shape = (num_blocks, num_heads, block_size, head_dim)
         kind = np.uint16 if self._dtype is torch.bfloat16 else np.float32
         # numpy leaves zeroed pages to the kernel until they are touched; torch.zeros writes all of them now.
         return PagedCache(to_torch(np.zeros(shape, kind)), to_torch(np.zeros(shape, kind)))
@@ -65,7 +67,8 @@ class ModelOps:
         return weight.multiply(x, added)
 
     def rms_norm(self, x: torch.Tensor, weight: Weight, eps: float) -> torch.Tensor:
-        return F.rms_norm(x, (x.shape[-1],), weight.plain, eps)
+        # All in fp32: torch's own norm of bf16 multiplies mixed types, which takes ten times as long.
+        return F.rms_norm(x.float(), (x.shape[-1],), weight.plain.float(), eps).to(x.dtype)
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y
@@ -75,24 +78,26 @@ class ModelOps:
 
     def glu(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
-        return ACTIVATIONS[activation](gate) * up
+        return ACTIVATIONS[activation](gate).mul_(up)
 
     def split_heads(self, x: torch.Tensor, sizes: Sequence[int], head_dim: int) -> tuple[torch.Tensor, ...]:
         heads = x.view(x.shape[0], -1, head_dim)
         return torch.split(heads, list(sizes), dim=1)
 
     def angles(self, table: Floats, step: Step) -> torch.Tensor:
-        return torch.from_numpy(table[step.positions])
+        return torch.from_numpy(table[step.inputs.positions])
 
     def rotate(self, x: torch.Tensor, angles: torch.Tensor) -> torch.Tensor:
-        half = angles.shape[-1] // 2
-        cos, sin = angles[:, None, :half], angles[:, None, half:]
-        first, second = x[..., :half].float(), x[..., half : 2 * half].float()
-        turned = torch.empty_like(x)
-        turned[..., :half] = first * cos - second * sin
-        turned[..., half : 2 * half] = second * cos + first * sin
-        turned[..., 2 * half :] = x[..., 2 * half :]
-        return turned
+        num_turned = angles.shape[-1]
+        cos, sin = angles.view(-1, 1, 2, num_turned // 2).unbind(2)
+        pairs = x[..., :num_turned].float().unflatten(-1, (2, -1))
+        first, second = pairs.unbind(2)
+        turned = pairs * cos[:, :, None]
+        # Not addcmul, whose product is not rounded on every machine.
+        turned[:, :, 0] -= second * sin
+        turned[:, :, 1] += first * sin
+        done = turned.flatten(2).to(x.dtype)
+        return done if num_turned == x.shape[-1] else torch.cat((done, x[..., num_turned:]), dim=-1)
 
     def attend(
         self,

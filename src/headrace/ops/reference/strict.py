@@ -7,7 +7,8 @@ from collections.abc import Callable
 import torch
 
 from headrace.ops.base import Ints
-from headrace.ops.reference.attention import Form, PagedCache, Step
+from headrace.ops.reference.cache import PagedCache
+from headrace.ops.reference.step import Form, Step
 
 NEVER = float("-inf")
 QUERIES = 16
@@ -37,12 +38,11 @@ def attend_strict(q: torch.Tensor, cache: PagedCache, step: Step, form: Form) ->
 
 def _contiguous(cache: PagedCache, block_table: Ints, num_keys: int) -> tuple[torch.Tensor, torch.Tensor]:
     """A sequence's keys and values in fp32, [kv_heads, partitions × 512, dim], zeros behind the last."""
-    size = cache.keys.shape[1]
-    pages = torch.from_numpy(block_table[: -(-num_keys // size)])
+    pages = torch.from_numpy(block_table[: -(-num_keys // cache.block_size)])
     tensors = []
     for storage in (cache.keys, cache.values):
-        found = storage.index_select(0, pages).flatten(0, 1)[:num_keys].float()
-        tensors.append(torch.nn.functional.pad(found, (0, 0, 0, 0, 0, -num_keys % KEYS)).transpose(0, 1).contiguous())
+        found = storage.index_select(0, pages).transpose(0, 1).flatten(1, 2)[:, :num_keys].float()
+        tensors.append(torch.nn.functional.pad(found, (0, 0, 0, -num_keys % KEYS)))
     return tensors[0], tensors[1]
 
 
