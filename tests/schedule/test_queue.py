@@ -26,9 +26,9 @@ class Books:
         self.floor = 0
         self.count = 0
 
-    def arrive(self, random: Random) -> None:
+    def arrive(self, random: Random, user: str | None = None) -> None:
         self.count += 1
-        user, length = f"user {random.randint(1, 9)}", random.randint(1, 30)
+        user, length = user or f"user {random.randint(1, 9)}", random.randint(1, 30)
         request = Request(self.count, "r", (1,) * length, Sampling(), priority=random.randint(-2, 2), user=user)
         self.push(Sequence(self.count, request, 0, self.count, 0.0, tokens=list(request.prompt_ids)))
 
@@ -112,6 +112,24 @@ def test_what_is_left_of_a_large_crowd_keeps_its_order():
         assert head is not None and is_first_by_priority(books, head)
         books.admit(head)
     assert books.queue.head() is None
+
+
+@pytest.mark.covers("D41")
+def test_users_who_come_once_and_leave_do_not_disturb_the_shares_of_those_who_stay():
+    random, books = Random(3), Books("fair")
+    for _ in range(200):
+        books.arrive(random)
+    residents = set(books.served)
+    for turn in range(3_000):
+        books.arrive(random, f"visitor {turn}")
+        if turn % 4:
+            books.leave(books.waiting[-1])
+        head = books.queue.head()
+        assert head is not None and is_of_the_user_served_least(books, head), f"turn {turn}"
+        books.admit(head)
+        if head.request.user in residents:
+            books.arrive(random, head.request.user)
+    assert len(residents) == 9 and len(books.waiting) < 1_000
 
 
 @pytest.mark.covers("I13")
