@@ -160,7 +160,7 @@ def test_a_failed_step_off_the_stream_holds_its_blocks_no_longer():
 
 @pytest.mark.covers("I12", "M4")
 @pytest.mark.parametrize("budget", [1, 2, 3])
-def test_more_decodes_than_the_budget_share_it_and_never_pass_it(budget):
+def test_a_budget_smaller_than_the_rows_is_never_passed_and_everybody_finishes(budget):
     harness = Harness(max_num_batched_tokens=budget)
     for i in range(4):
         harness.add((i, 2, 3), max_tokens=12, ignore_eos=True)

@@ -156,9 +156,6 @@ class WaitingQueue:
     def __len__(self) -> int:
         return len(self._members)
 
-    def __contains__(self, seq: Sequence) -> bool:
-        return seq.seq_id in self._members
-
     def push(self, seq: Sequence) -> None:
         self._members[seq.seq_id] = seq
         self.num_tokens += len(seq.tokens)
