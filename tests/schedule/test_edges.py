@@ -1,13 +1,14 @@
 """Edges of the books: what is counted to the token, forgotten in time, done once, and shared as far as it may be."""
 
 import pytest
-from tests.schedule.harness import CONFIG, Harness
+from tests.schedule.harness import CONFIG, Harness, answer
 
 from headrace.schedule.invariants import check
 from headrace.schedule.prefix import Key, PrefixIndex
 from headrace.schedule.scheduler import Scheduler
+from headrace.words.outputs import FinishReason
 from headrace.words.params import MediaSpan, Request, Sampling
-from headrace.words.plan import CacheLayout, Emits
+from headrace.words.plan import CacheLayout, Emits, StepResult
 
 PROMPT = (1, 2, 3, 4, 5, 6, 7, 8)
 
@@ -216,3 +217,16 @@ def test_steps_are_counted_and_on_one_stream_they_hold_no_leases():
     for step in (1, 2):
         scheduler.schedule()
         assert not scheduler.cache.pool.has_leases and scheduler.stats().steps == step
+
+
+@pytest.mark.covers("D31", "T19", "T24")
+def test_a_row_that_answers_for_another_epoch_is_no_answer():
+    harness = Harness()
+    for i in range(2):
+        harness.add((i, 2, 3), max_tokens=1, ignore_eos=True)
+    plan = harness.scheduler.schedule()
+    result = answer(plan)
+    odd = result.rows[0]._replace(epoch=result.rows[0].epoch + 1)
+    events = harness.scheduler.commit(StepResult(plan.step, (odd, result.rows[1])))
+    assert [event.finish.reason for event in events] == [FinishReason.FAILED, FinishReason.LENGTH_CAPPED]
+    assert [event.token_ids for event in events] == [(), (1,)]

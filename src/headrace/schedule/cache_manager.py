@@ -124,6 +124,8 @@ class CacheManager:
 def extra_keys(seq: Sequence, index: int, block_size: int) -> Extra:
     """What must match beside the ids: salt and adapter on the first block, media digests where their spans lie."""
     request = seq.request
+    if index > 0 and not request.spans:
+        return ()
     extra: list[tuple[str, str | int]] = []
     if index == 0 and request.cache_salt is not None:
         extra.append(("salt", request.cache_salt))

@@ -44,11 +44,10 @@ class PrefixIndex:
 
     def publish(self, key: Key, block_id: int) -> tuple[int, bool]:
         """The entry for `key`, and whether `block_id` is now the block behind it (another block may be already)."""
-        if (entry := self._entries.get(key)) is not None:
+        entry = self._entries.setdefault(key, self._next_id)
+        if entry != self._next_id:
             return entry, False
-        entry = self._next_id
         self._next_id += 1
-        self._entries[key] = entry
         self._blocks[entry] = (key, block_id)
         self._entry_of_block[block_id] = entry
         return entry, True

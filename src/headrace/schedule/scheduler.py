@@ -256,9 +256,9 @@ class Scheduler:
         """Takes a step's result and hands over all events since the last call. Rows of a stale epoch change nothing."""
         plan = None if result is None else self.in_flight.pop(result.step, None)
         if plan is not None and result is not None:
-            rows = {(row.seq_id, row.epoch): row for row in result.rows}
+            rows = {row.seq_id: row for row in result.rows}
             for segment in plan.segments:
-                self._commit_segment(segment, rows.get((segment.seq_id, segment.epoch)))
+                self._commit_segment(segment, rows.get(segment.seq_id))
             self.cache.confirm(plan.step)
             self._close_step(plan)
         return self.flush()
@@ -268,6 +268,8 @@ class Scheduler:
         if seq is None or seq.epoch != segment.epoch:
             self.roster.counters.stale_segments += 1
             return
+        if row is not None and row.epoch != segment.epoch:
+            row = None
         outcome = judge(seq, segment, row, self.config)
         if outcome is None:
             return
