@@ -63,6 +63,10 @@ class Driver:
         assert isinstance(spec, PagedKV)
         return self.ops.kv_cache(num_blocks, BLOCK, spec.num_heads, spec.head_dim)
 
+    def withhold(self, block_ids: Seq[int]) -> None:
+        """These blocks are given out by hand."""
+        self._free = [block for block in self._free if block not in block_ids]
+
     def step(self, chunks: dict[int, Seq[int]]) -> dict[int, np.ndarray]:
         """Appends tokens to sequences, all in one forward; gives the logits [length, vocab] of each chunk."""
         segments = []

@@ -37,7 +37,17 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "yarn": {"rope_parameters": YARN},
     "yarn, untruncated": {"rope_parameters": {**YARN, "truncate": False, "beta_fast": 1.1, "beta_slow": 0.3}},
     "yarn, amplitude": {"rope_parameters": {**YARN, "attention_factor": 1.7}},
+    "yarn, mscale": {"rope_parameters": {**YARN, "factor": 40.0, "mscale": 2.0, "mscale_all_dim": 0.5}},
     "head_dim": {"head_dim": 8, "num_attention_heads": 4, "num_key_value_heads": 4},
+    "everything at once": {
+        "attention_bias": True,
+        "mlp_bias": True,
+        "tie_word_embeddings": True,
+        "hidden_act": "gelu_pytorch_tanh",
+        "head_dim": 12,
+        "num_key_value_heads": 3,
+        "rope_parameters": LLAMA3,
+    },
 }
 
 
@@ -62,6 +72,7 @@ FEATURES = {
     "hidden_act": ("gelu", lambda c: replace(c, hidden_act="silu")),
     "linear factor": ("linear rope", lambda c: replace(c, rope=RopeConfig(500.0))),
     "llama3": ("llama3 rope", lambda c: replace(c, rope=RopeConfig(500.0))),
+    "llama3 factor": ("llama3 rope", lambda c: changed(c, factor=2.0)),
     "llama3 low_freq_factor": ("llama3 rope", lambda c: changed(c, low_freq_factor=3.0)),
     "llama3 high_freq_factor": ("llama3 rope", lambda c: changed(c, high_freq_factor=32.0)),
     "llama3 original": ("llama3 rope", lambda c: changed(c, original_max_position_embeddings=64)),
@@ -72,6 +83,9 @@ FEATURES = {
     "yarn beta_fast": ("yarn, untruncated", lambda c: changed(c, beta_fast=0.5)),
     "yarn beta_slow": ("yarn, untruncated", lambda c: changed(c, beta_slow=0.05)),
     "yarn attention_factor": ("yarn, amplitude", lambda c: changed(c, attention_factor=None)),
+    "yarn mscale": ("yarn, mscale", lambda c: changed(c, mscale=None)),
+    "yarn mscale_all_dim": ("yarn, mscale", lambda c: changed(c, mscale_all_dim=1.0)),
+    "partial_factor": ("plain", lambda c: replace(c, rope=replace(c.rope, partial_factor=0.5))),
 }
 
 

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.words.cache_spec import ITEM_BYTES
 from headrace.words.errors import ModelError
 
 
@@ -27,7 +28,7 @@ class Tally:
     """What was read of a source."""
 
     names: set[str] = field(default_factory=set)
-    num_bytes: int = 0
+    num_parameters: int = 0
 
 
 class Weights:
@@ -41,10 +42,9 @@ class Weights:
     def at(self, prefix: str) -> Weights:
         return Weights(self._source, self._prefix + prefix, self._tally)
 
-    @property
-    def num_bytes(self) -> int:
-        """Bytes read so far, as stored."""
-        return self._tally.num_bytes
+    def num_bytes(self, dtype: str) -> int:
+        """Bytes that what was read so far takes in `dtype`, however it is stored."""
+        return self._tally.num_parameters * ITEM_BYTES[dtype]
 
     def has(self, name: str) -> bool:
         return self._prefix + name in self._source.names()
@@ -58,7 +58,7 @@ class Weights:
             raise ModelError("checkpoint", f"the tensor {full} has the shape {list(found)} instead of {list(shape)}")
         array = self._source.get(full)
         self._tally.names.add(full)
-        self._tally.num_bytes += array.nbytes
+        self._tally.num_parameters += array.size
         return array
 
     def stack(self, names: Iterable[str], sizes: Iterable[int], *rest: int) -> NDArray[Any]:

@@ -16,6 +16,7 @@ class Model(Protocol):
     """A decoder. Its forward is a function of its arguments, and straight prose over ops: no branch asks for data."""
 
     weight_bytes: int
+    """What the weights take in the dtype of the ops."""
 
     @classmethod
     def build(cls, config: ModelConfig, weights: WeightSource, ops: Ops, comm: Comm, max_model_len: int) -> Model:

@@ -58,7 +58,7 @@ class Llama:
         self.angles = rotary_table(config.rope, config.head_dim, config.max_position_embeddings, max_model_len)
         ignored = ("rotary_emb.inv_freq", "lm_head.weight") if config.tie_word_embeddings else ("rotary_emb.inv_freq",)
         weights.check_all_read(ignored)
-        self.weight_bytes = weights.num_bytes
+        self.weight_bytes = weights.num_bytes(ops.dtype)
 
     @classmethod
     def build(cls, config: ModelConfig, weights: WeightSource, ops: Ops, comm: Comm, max_model_len: int) -> Llama:

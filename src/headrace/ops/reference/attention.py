@@ -5,9 +5,8 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 
-from headrace.ops.reference.cache import PagedCache
 from headrace.ops.reference.products import TWO_PART, scores
-from headrace.ops.reference.step import Form, Group, Step
+from headrace.ops.reference.step import Form, Group, PagedCache, Step
 
 NEVER = float("-inf")
 MANY = 4

@@ -12,8 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.ops.base import Activation, Floats, Ints, StepInputs
 from headrace.ops.reference.attention import attend_fast
-from headrace.ops.reference.cache import PagedCache
-from headrace.ops.reference.step import Form, Step
+from headrace.ops.reference.step import Form, PagedCache, Step
 from headrace.ops.reference.strict import attend_strict, in_row_tiles
 from headrace.ops.reference.weight import Weight
 

@@ -7,8 +7,7 @@ from collections.abc import Callable
 import torch
 
 from headrace.ops.base import Ints
-from headrace.ops.reference.cache import PagedCache
-from headrace.ops.reference.step import Form, Step
+from headrace.ops.reference.step import Form, PagedCache, Step
 
 NEVER = float("-inf")
 QUERIES = 16
