@@ -90,6 +90,17 @@ class Logprobs(NamedTuple):
     top_logprobs: Floats
     """[R, K]"""
 
+    @classmethod
+    def room(cls, num_rows: int, num_top: int) -> Logprobs:
+        """Arrays of these shapes, to be filled."""
+        return cls(
+            token_logprobs=np.empty(num_rows, np.float32),
+            ranks=np.empty(num_rows, np.int32),
+            sum_smaller_probs=np.empty(num_rows, np.float32),
+            top_ids=np.empty((num_rows, num_top), np.int32),
+            top_logprobs=np.empty((num_rows, num_top), np.float32),
+        )
+
 
 class SamplingOps(Protocol):
     """From logits to tokens. Logits are fp32 [R, vocab]; `rows` and `token_ids` [N] name N single entries of them.

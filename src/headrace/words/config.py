@@ -63,14 +63,29 @@ class ModelConfig:
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineConfig:
-    """What the user asked, with vLLM's names; None means "decide for me". All defaults of the engine stand here.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SchedulingOptions:
+    """What is asked of the scheduler and passed on to it as it is.
 
-    Sizes are in tokens, bytes or seconds as their names say. `scheduling_policy`: fcfs, priority (lower values first),
-    fair (per user). `prefill_policy`: mixed (chunks beside decodes), first (prefill whenever any fits), attempt
-    (only at attempt points, bounded by steps and milliseconds).
+    `scheduling_policy`: fcfs, priority (lower values first), fair (per user). `prefill_policy`: mixed (chunks beside
+    decodes), first (prefill whenever any fits), attempt (only at attempt points, bounded by steps and seconds).
     """
+
+    enable_prefix_caching: bool = True
+    scheduling_policy: SchedulingPolicy = "fcfs"
+    prefill_policy: PrefillPolicy = "mixed"
+    attempt_max_steps: int = 8
+    attempt_max_wait_s: float = 0.05
+    attempt_target_tokens: int = 512
+    preemption_policy: PreemptionPolicy = "recompute"
+    victim_policy: VictimPolicy = "latest"
+    max_preemptions: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class EngineConfig(SchedulingOptions):
+    """What the user asked, with vLLM's names; None means "decide for me". Sizes are in tokens, bytes or seconds as
+    their names say."""
 
     model: str = DEFAULT_MODEL
     tokenizer: str | None = None
@@ -84,18 +99,9 @@ class EngineConfig:
     gpu_memory_utilization: float = MEMORY_SHARE
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
-    enable_prefix_caching: bool = True
     seed: int = 0
     generation_config: str = "auto"
     chat_template: str | None = None
-    scheduling_policy: SchedulingPolicy = "fcfs"
-    prefill_policy: PrefillPolicy = "mixed"
-    attempt_max_steps: int = 8
-    attempt_max_wait_s: float = 0.05
-    attempt_target_tokens: int = 512
-    preemption_policy: PreemptionPolicy = "recompute"
-    victim_policy: VictimPolicy = "latest"
-    max_preemptions: int | None = None
     async_scheduling: bool = False
     queue_timeout_s: float | None = None
     request_timeout_s: float | None = None
@@ -106,21 +112,12 @@ class EngineConfig:
 
 
 @dataclass(frozen=True, slots=True)
-class SchedulerConfig:
+class SchedulerConfig(SchedulingOptions):
     """What the scheduler must know, nothing of it None but switches that are off."""
 
     max_model_len: int
     max_num_seqs: int = MAX_NUM_SEQS
     max_num_batched_tokens: int = MAX_NUM_BATCHED_TOKENS
-    enable_prefix_caching: bool = True
-    scheduling_policy: SchedulingPolicy = "fcfs"
-    prefill_policy: PrefillPolicy = "mixed"
-    attempt_max_steps: int = 8
-    attempt_max_wait_s: float = 0.05
-    attempt_target_tokens: int = 512
-    preemption_policy: PreemptionPolicy = "recompute"
-    victim_policy: VictimPolicy = "latest"
-    max_preemptions: int | None = None
     max_overtakes: int = 256
     num_drafts: int = 0
     eos_token_ids: frozenset[int] = frozenset()
@@ -204,8 +201,7 @@ def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Reso
         if asked.max_num_seqs:
             raise ConfigError("max_num_batched_tokens", f"must be at least max_num_seqs ({max_num_seqs}), got {budget}")
         max_num_seqs = budget
-    same = {f.name for f in dataclasses.fields(SchedulerConfig)} & {f.name for f in dataclasses.fields(EngineConfig)}
-    chosen = {name: getattr(asked, name) for name in same}
+    chosen = {f.name: getattr(asked, f.name) for f in dataclasses.fields(SchedulingOptions)}
     chosen |= {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs, "max_num_batched_tokens": budget}
     return Resolved(
         model=asked.model,
