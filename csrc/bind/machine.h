@@ -11,6 +11,9 @@ inline const Kernels& kernels_of(Isa isa) {
 #if defined(HEADRACE_X86)
   if (isa == Isa::avx2) return kernels_avx2;
   if (isa == Isa::avx512) return kernels_avx512;
+#if defined(HEADRACE_AVX512_BF16)
+  if (isa == Isa::avx512_bf16) return kernels_avx512_bf16;
+#endif
 #if defined(HEADRACE_AMX)
   if (isa == Isa::amx) return kernels_amx;
 #endif
@@ -19,7 +22,8 @@ inline const Kernels& kernels_of(Isa isa) {
 }
 
 struct Machine {
-  Machine(int num_threads, const std::string& wanted) : isa(choose_isa(wanted)), kernels(kernels_of(isa)), pool(num_threads) {}
+  Machine(int num_threads, const std::string& wanted, bool is_fast)
+      : isa(choose_isa(wanted, is_fast)), kernels(kernels_of(isa)), pool(num_threads) {}
   Isa isa;
   const Kernels& kernels;
   Pool pool;

@@ -93,7 +93,7 @@ NB_MODULE(_native, module) {
       });
   module.def("make_cache", &new_cache, nb::rv_policy::take_ownership);
   nb::class_<Machine> machine(module, "Machine");
-  machine.def(nb::init<int, const std::string&>(), nb::arg("num_threads") = 0, nb::arg("isa") = "")
+  machine.def(nb::init<int, const std::string&, bool>(), nb::arg("num_threads") = 0, nb::arg("isa") = "", nb::arg("fast") = false)
       .def_prop_ro("isa", [](const Machine& m) { return std::string(isa_name(m.isa)); })
       .def_prop_ro("num_threads", [](const Machine& m) { return m.pool.size(); })
       .def("pack", &pack)

@@ -41,6 +41,9 @@ bool is_usable(Isa isa) {
   __builtin_cpu_init();
   if (isa == Isa::avx2) return has_avx2();
   if (isa == Isa::avx512) return has_avx512();
+#if defined(HEADRACE_AVX512_BF16)
+  if (isa == Isa::avx512_bf16) return has_avx512() && __builtin_cpu_supports("avx512bf16");
+#endif
 #if defined(HEADRACE_AMX)
   if (isa == Isa::amx) return has_avx512() && has_amx_bf16();
 #endif
@@ -51,7 +54,7 @@ bool is_usable(Isa isa) {
 }  // namespace
 
 const char* isa_name(Isa isa) {
-  static const char* const names[] = {"portable", "avx2", "avx512", "amx"};
+  static const char* const names[] = {"portable", "avx2", "avx512", "avx512_bf16", "amx"};
   return names[static_cast<int>(isa)];
 }
 
@@ -62,9 +65,11 @@ std::vector<Isa> usable_isas() {
   return found;
 }
 
-Isa choose_isa(const std::string& forced) {
-  const std::vector<Isa> usable = usable_isas();
-  if (forced.empty()) return usable.back();
+Isa choose_isa(const std::string& forced, bool is_fast) {
+  std::vector<Isa> usable = usable_isas();
+  const bool has_pairs = is_usable(Isa::avx512_bf16);
+  if (forced.empty()) return is_fast && has_pairs && usable.back() != Isa::amx ? Isa::avx512_bf16 : usable.back();
+  if (has_pairs) usable.push_back(Isa::avx512_bf16);
   std::string known;
   for (Isa isa : usable) {
     if (forced == isa_name(isa)) return isa;

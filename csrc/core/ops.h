@@ -134,6 +134,9 @@ struct Kernels {
 extern const Kernels kernels_portable;
 #if defined(HEADRACE_X86)
 extern const Kernels kernels_avx2, kernels_avx512;
+#if defined(HEADRACE_AVX512_BF16)
+extern const Kernels kernels_avx512_bf16;
+#endif
 #if defined(HEADRACE_AMX)
 extern const Kernels kernels_amx;
 #endif
