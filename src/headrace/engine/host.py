@@ -66,12 +66,25 @@ class CoreThread:
 
 
 class Stream:
-    """One open request on its way to one reader. Events that come while the reader is busy wait and are told as one."""
+    """One open request on its way to one reader. Events that come while the reader is busy wait and are told as one.
 
-    def __init__(self, state: RequestState, kind: OutputKind) -> None:
+    A reader of several streams may give them all one `news`; `has_news` says which of them it is about.
+    """
+
+    def __init__(self, state: RequestState, kind: OutputKind, news: asyncio.Event | None = None) -> None:
         self.state = state
         self.kind = kind
-        self.news = asyncio.Event()
+        self.news = news or asyncio.Event()
+        self.has_news = False
+
+    def wake(self) -> None:
+        self.has_news = True
+        self.news.set()
+
+    def take(self) -> Output:
+        """What is new (as `delta`), or what there is."""
+        self.has_news = False
+        return self.state.output(delta=self.kind == "delta")
 
 
 class AsyncLLM:
@@ -106,20 +119,20 @@ class AsyncLLM:
         queued, QueueFullError, and EngineDeadError with its root cause whenever the engine stops.
         """
         params = self.engine.default_sampling_params() if sampling_params is None else sampling_params
-        checked = await self._check(prompt, params, priority)
-        stream = self._open(checked, request_id, arrival_s, kind)
+        checked = await self.check(prompt, params, priority)
+        stream = self.open(checked, request_id, arrival_s, kind)
         try:
             while True:
                 await stream.news.wait()
                 stream.news.clear()
                 if not stream.state.is_finished:
-                    self._check_alive()
-                output = stream.state.output(delta=kind == "delta")
+                    self.check_alive()
+                output = stream.take()
                 yield output
                 if output.finished:
                     return
         finally:
-            self._close(stream)
+            self.close(stream)
 
     async def encode(self, prompt: Prompt, pooling_params: Params, request_id: str | None = None) -> Output:
         """The vector of a prompt."""
@@ -127,10 +140,21 @@ class AsyncLLM:
             return output
         raise AssertionError("a stream ends with a finished output")
 
-    def abort(self, request_id: str) -> None:
-        """Ends every open request of that name; its stream gets one final output. An unknown one is no error."""
-        for ours in self.engine.outputs.find(request_id):
-            self.engine.core.put(Abort(ours))
+    def abort(self, request_id: str, detail: str | None = None) -> int:
+        """Ends every open request of that name, each with one final output; gives how many. None is no error."""
+        found = self.engine.outputs.find(request_id)
+        for ours in found:
+            self.engine.core.put(Abort(ours, detail))
+        return len(found)
+
+    def abort_all(self, detail: str) -> None:
+        """Ends every request that has a reader."""
+        for request_id in self._streams:
+            self.engine.core.put(Abort(request_id, detail))
+
+    def fail(self, error: BaseException) -> None:
+        """Every open and later request gets EngineDeadError with this cause; for a core that does not answer."""
+        self._die(error)
 
     @property
     def is_dead(self) -> bool:
@@ -153,19 +177,28 @@ class AsyncLLM:
             self._die(EngineDeadError("it was shut down"))
         self.engine.close()
 
-    async def _check(self, prompt: Prompt, params: Params, priority: int | None) -> Checked:
+    async def check(self, prompt: Prompt, params: Params, priority: int | None = None) -> Checked:
+        """A request that may be opened; raises RequestError."""
         inputs = self.engine.inputs
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
         if isinstance(text, str) and len(text) > LONG_TEXT_CHARS:
             return await asyncio.to_thread(inputs.check, prompt, replace(params), priority)
         return inputs.check(prompt, params, priority)
 
-    def _open(self, checked: Checked, client_id: str | None, arrival_s: float | None, kind: OutputKind) -> Stream:
-        self._check_alive()
+    def open(
+        self,
+        checked: Checked,
+        client_id: str | None = None,
+        arrival_s: float | None = None,
+        kind: OutputKind = "cumulative",
+        news: asyncio.Event | None = None,
+    ) -> Stream:
+        """Queues a request; whoever opens a stream closes it. Raises QueueFullError and EngineDeadError."""
+        self.check_alive()
         self._bind()
         self._check_room(checked)
         request = self.engine.inputs.admit(checked, client_id, arrival_s)
-        stream = Stream(self.engine.outputs.add(request), kind)
+        stream = Stream(self.engine.outputs.add(request), kind, news)
         self._streams[request.request_id] = stream
         self.engine.core.put(Add(request))
         return stream
@@ -186,12 +219,11 @@ class AsyncLLM:
             assert not self._streams, "an AsyncLLM with open streams belongs to their event loop"
             self._loop = loop
 
-    def _close(self, stream: Stream) -> None:
+    def close(self, stream: Stream) -> None:
+        """The reader is gone: what has not ended is aborted, and its end is only counted. Twice is once."""
         request_id = stream.state.request.request_id
-        self._streams.pop(request_id, None)
-        if not stream.state.is_finished:
-            self.engine.outputs.close(request_id)
-            self.engine.core.put(Abort(request_id))
+        if self._streams.pop(request_id, None) is not None and not stream.state.is_finished:
+            self.engine.core.put(Abort(request_id, "the reader is gone"))
 
     def _deliver(self, events: list[TokenEvent]) -> None:
         self._call_loop(self._take, events)
@@ -208,7 +240,7 @@ class AsyncLLM:
         for state in self.engine.outputs.take(events):
             stream = self._streams.get(state.request.request_id)
             if stream is not None and (stream.kind != "final" or state.is_finished):
-                stream.news.set()
+                stream.wake()
 
     def _die(self, error: BaseException) -> None:
         self._death = error
@@ -216,9 +248,9 @@ class AsyncLLM:
 
     def _wake_all(self) -> None:
         for stream in self._streams.values():
-            stream.news.set()
+            stream.wake()
 
-    def _check_alive(self) -> None:
+    def check_alive(self) -> None:
         if self._death is not None:
             cause = describe(self._death)
             raise EngineDeadError(f"the engine stopped: {cause}") from self._death

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from headrace.engine.core import EngineCore
@@ -109,9 +109,16 @@ class EngineMetrics:
         self._per_token = Window()
         self._queue = Window()
         self._whole = Window()
+        self._listeners: list[Callable[[RequestState], None]] = []
+
+    def listen(self, listener: Callable[[RequestState], None]) -> None:
+        """`listener` hears of every request that ended, in the thread that reads the outputs."""
+        self._listeners.append(listener)
 
     def observe(self, state: RequestState) -> None:
         """Takes the times of a finished request."""
+        for listener in self._listeners:
+            listener(state)
         times = state.metrics
         self._first_token.add(times.time_to_first_token_s)
         self._queue.add(times.queue_time_s)
