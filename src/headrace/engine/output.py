@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from typing import Literal
+from typing import Literal, NamedTuple
 
 from headrace.engine.detokenize import StopText, TokenTexts
 from headrace.words.outputs import (
@@ -24,6 +24,17 @@ from headrace.words.plan import TokenEvent
 
 Output = RequestOutput | EmbeddingOutput
 OutputKind = Literal["cumulative", "delta", "final"]
+
+
+class Life(NamedTuple):
+    """One continuation as far as it is known; `timeline` is there when it has ended."""
+
+    choice: int
+    num_tokens: int
+    finish: Finish | None
+    num_preemptions: int
+    timeline: tuple[Move, ...]
+    seed: int | None
 
 
 class ChoiceText:
@@ -115,6 +126,11 @@ class ChoiceState:
             seed=self._seed,
         )
 
+    def life(self) -> Life:
+        return Life(
+            self.index, len(self.token_ids), self.finish, self._num_preemptions, self._timeline, self._seed
+        )
+
     def _read_logprobs(self, start: int) -> list[PositionLogprobs]:
         num_top = self.sampling.logprobs
         if num_top is None:
@@ -158,6 +174,19 @@ class RequestState:
     @property
     def num_output_tokens(self) -> int:
         return sum(len(choice.token_ids) for choice in self._choices)
+
+    @property
+    def num_cached_tokens(self) -> int:
+        return self._num_cached_tokens
+
+    def lives(self) -> list[Life]:
+        """Every continuation (one, of a request for a vector); reads no text."""
+        if self._choices:
+            return [choice.life() for choice in self._choices]
+        event = self._last
+        if event is None:
+            return [Life(0, 0, None, 0, (), None)]
+        return [Life(0, 0, event.finish, event.num_preemptions, event.timeline, None)]
 
     def take(self, event: TokenEvent) -> None:
         """Takes one event; the scheduler gives exactly one with `finish` for each choice, as its last."""
