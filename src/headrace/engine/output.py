@@ -127,9 +127,7 @@ class ChoiceState:
         )
 
     def life(self) -> Life:
-        return Life(
-            self.index, len(self.token_ids), self.finish, self._num_preemptions, self._timeline, self._seed
-        )
+        return Life(self.index, len(self.token_ids), self.finish, self._num_preemptions, self._timeline, self._seed)
 
     def _read_logprobs(self, start: int) -> list[PositionLogprobs]:
         num_top = self.sampling.logprobs
