@@ -25,7 +25,7 @@ from headrace.engine.tokenizer import Tokenizer
 from headrace.schedule.scheduler import Scheduler
 from headrace.words import envs
 from headrace.words.config import EngineConfig, Hardware, ModelConfig, Resolved, resolve
-from headrace.words.errors import ConfigError, RequestError
+from headrace.words.errors import ConfigError, EngineError, RequestError
 from headrace.words.log import get_logger
 from headrace.words.params import SamplingParams
 from headrace.words.plan import CacheLayout, Executor
@@ -144,6 +144,8 @@ def build_engine(
         eos_token_ids = tuple(dict.fromkeys((*checkpoint.config.eos_token_ids, *tokenizer.eos_token_ids)))
         model = replace(checkpoint.config, eos_token_ids=eos_token_ids)
         resolved = resolve(asked, model, hardware)
+        if resolved.backend == "reference" and asked.backend in (None, "auto"):
+            log.warning("running on the slow reference ops: the native kernels were not built (no C++ compiler)")
         defaults = sampling_defaults(asked.generation_config, checkpoint.generation)
         weights = checkpoint.weights if progress is None else CountedWeights(checkpoint.weights, progress)
         resolved, layout, executor = _load(resolved, model, weights, hardware, ops, fault)
@@ -190,7 +192,9 @@ def _load(
     rows = Rows(
         limits.max_num_seqs, limits.max_model_len, layout.block_size, limits.eos_token_ids, limits.num_drafts
     )
-    runner = Runner(built, ops, rows, make_caches(ops, specs, layout), limits.max_num_batched_tokens)
+    caches = make_caches(ops, specs, layout)
+    model_in_steps = ops.compile(built, caches, limits.max_num_batched_tokens)
+    runner = Runner(model_in_steps, ops, rows, caches, limits.max_num_batched_tokens)
     return resolved, layout, LocalExecutor(runner, fault or no_fault)
 
 
@@ -205,11 +209,25 @@ def _whole_variable(name: str) -> int | None:
 
 
 def _make_ops(resolved: Resolved) -> Ops:
-    """The backend. torch's pool reads how long its threads spin when it is loaded: briefly, for on a busy machine
-    threads that spin for a core take it from the one they wait for (a tenth of the speed and less)."""
-    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
-    from headrace.ops.reference import ReferenceOps
+    """The backend, which alone of all modules loads what it computes with."""
+    if resolved.backend == "cpu":
+        from headrace.ops.cpu import CpuOps
 
+        return CpuOps(resolved.dtype, resolved.num_threads, numerics=resolved.numerics)
+    return _make_reference(resolved)
+
+
+def _make_reference(resolved: Resolved) -> Ops:
+    """torch's pool reads how long its threads spin when it is loaded: briefly, for on a busy machine threads that spin
+    for a core take it from the one they wait for (a tenth of the speed and less)."""
+    os.environ.setdefault("GOMP_SPINCOUNT", SPIN_COUNT)
+    try:
+        from headrace.ops.reference import ReferenceOps
+    except ModuleNotFoundError as missing:
+        raise EngineError(
+            "the reference ops need torch, and there are no native kernels: install a C++ compiler and then headrace "
+            "again, or headrace[torch]"
+        ) from missing
     return ReferenceOps(resolved.dtype, resolved.num_threads)
 
 

@@ -46,6 +46,16 @@ class StepInputs(NamedTuple):
     """[S, B] block ids in order of position, padded with the null block."""
 
 
+class Forward(Protocol):
+    """A model as it is run."""
+
+    def forward(self, inputs: StepInputs, caches: Sequence[KVCache | None]) -> Tensor:
+        """→ hidden states behind the last norm, [T, hidden]"""
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """[R, hidden] → fp32 [R, vocab]"""
+
+
 class SamplingInputs(NamedTuple):
     """What one sampled row asks for, R rows; arrays of the worker's rows gathered for this step."""
 
@@ -151,6 +161,10 @@ class Ops(SamplingOps, Protocol):
         """Zeroed pages for one layer."""
 
     def zero_blocks(self, cache: KVCache, block_ids: Sequence[int]) -> None: ...
+
+    def compile(self, model: Forward, caches: Sequence[KVCache | None], max_num_tokens: int) -> Forward:
+        """What runs the model on these caches in steps of up to `max_num_tokens`: a program of its forward, or itself.
+        The hidden states that it gives hold until its next forward."""
 
     def begin(self, inputs: StepInputs) -> Step:
         """What all layers of one step derive from its inputs, made once."""

@@ -13,6 +13,9 @@ PrefillPolicy = Literal["mixed", "first", "attempt"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 PreemptionPolicy = Literal["recompute", "stop"]
 VictimPolicy = Literal["latest", "most_output"]
+Numerics = Literal["exact", "fast"]
+"""exact: the same bits on every machine. fast: the same in any company, but in an order of summation that is quicker
+on some processors (AVX512-BF16)."""
 
 GIB = 1 << 30
 DEFAULT_MODEL = "smollm2-135m"
@@ -92,6 +95,7 @@ class EngineConfig(SchedulingOptions):
     revision: str | None = None
     dtype: str | None = None
     backend: str | None = None
+    numerics: Numerics = "exact"
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -130,6 +134,8 @@ class Hardware:
     num_cores: int
     memory_limit_bytes: int
     memory_available_bytes: int
+    has_kernels: bool = False
+    """Whether the native kernels were built."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +145,7 @@ class Resolved:
     model: str
     dtype: str
     backend: str
+    numerics: Numerics
     block_size: int
     num_threads: int
     seed: int
@@ -206,7 +213,8 @@ def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Reso
     return Resolved(
         model=asked.model,
         dtype=_dtype(asked.dtype, model.dtype),
-        backend=asked.backend or "reference",
+        backend=_backend(asked.backend, hardware),
+        numerics=asked.numerics,
         block_size=asked.block_size or BLOCK_SIZE,
         num_threads=asked.num_threads or hardware.num_cores,
         seed=asked.seed,
@@ -225,7 +233,8 @@ def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Reso
 
 _CHOICES = {
     "dtype": (None, "auto", "float32", "bfloat16", "float16", "half", "float"),
-    "backend": (None, "reference"),
+    "backend": (None, "auto", "cpu", "reference"),
+    "numerics": ("exact", "fast"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
     "prefill_policy": ("mixed", "first", "attempt"),
     "preemption_policy": ("recompute", "stop"),
@@ -257,6 +266,16 @@ def _check(asked: EngineConfig, model: ModelConfig) -> None:
     limit = model.max_position_embeddings
     if asked.max_model_len and asked.max_model_len > limit and model.rope.kind != "dynamic":
         raise ConfigError("max_model_len", f"the model was made for {limit} positions, got {asked.max_model_len}")
+
+
+def _backend(asked: str | None, hardware: Hardware) -> str:
+    if asked in (None, "auto"):
+        return "cpu" if hardware.has_kernels else "reference"
+    if asked == "cpu" and not hardware.has_kernels:
+        raise ConfigError(
+            "backend", "the native kernels were not built; install a C++ compiler and then headrace again, or pass 'reference'"
+        )
+    return str(asked)
 
 
 def _dtype(asked: str | None, stored: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,8 @@ def measure_hardware(root: Path = Path("/")) -> Hardware:
     the machine's memory; cores are those of the affinity mask, fewer where a quota or HEADRACE_NUM_THREADS asks so."""
     total, available = _memory(root)
     limit = min([total, *_memory_limits(root)])
-    return Hardware(_num_cores(root), limit, min(available, limit))
+    has_kernels = importlib.util.find_spec("headrace._native") is not None
+    return Hardware(_num_cores(root), limit, min(available, limit), has_kernels)
 
 
 def _memory(root: Path) -> tuple[int, int]:

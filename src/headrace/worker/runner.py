@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.ops.base import Ints, KVCache, Ops, StepInputs, Tensor
+from headrace.ops.base import Forward, Ints, KVCache, Ops, Tensor
 from headrace.sampling.pipeline import draw
 from headrace.words.errors import EngineError
 from headrace.words.plan import Emits, RowResult, StepPlan, StepResult
 from headrace.worker.drafter import Drafter, NoDrafter
 from headrace.worker.inputs import Columns, InputBuffers, columns
 from headrace.worker.rows import Rows
-from headrace.worker.scores import Head, pool, score_prompt
+from headrace.worker.scores import pool, score_prompt
 from headrace.worker.verify import Masks, emitting, grammar_bits, verify
 
 FILLER = 0
-
-
-class StepModel(Head, Protocol):
-    """What the runner needs of a model."""
-
-    def forward(self, inputs: StepInputs, caches: Sequence[KVCache | None]) -> Tensor:
-        """→ hidden states behind the last norm, [T, hidden]"""
 
 
 class _Forwarded(NamedTuple):
@@ -43,7 +36,7 @@ class Runner:
 
     def __init__(
         self,
-        model: StepModel,
+        model: Forward,
         ops: Ops,
         rows: Rows,
         caches: Sequence[KVCache | None],

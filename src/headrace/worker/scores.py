@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import numpy as np
 
-from headrace.ops.base import Ops, Tensor
+from headrace.ops.base import Forward, Ops, Tensor
 from headrace.sampling.logprobs import prompt_entries
 from headrace.sampling.pipeline import NOT_FINITE
 from headrace.words.outputs import TokenLogprobs
@@ -17,12 +15,7 @@ TILE = 64
 """Rows of logits that exist at once while a prompt is scored."""
 
 
-class Head(Protocol):
-    def logits(self, hidden: Tensor) -> Tensor:
-        """[R, hidden] → fp32 [R, vocab]"""
-
-
-def score_prompt(ops: Ops, head: Head, hidden: Tensor, segment: Segment, first: int, rows: Rows) -> RowResult:
+def score_prompt(ops: Ops, head: Forward, hidden: Tensor, segment: Segment, first: int, rows: Rows) -> RowResult:
     """Raw log-probabilities of prompt positions start + 1 … that the segment leads to, a tile of rows at a time.
 
     `hidden` [T, hidden] is the step's; the segment's part begins at `first`.

@@ -10,7 +10,6 @@ from tests.ops.native.machines import ISAS, KINDS, ops_of
 
 from headrace.comm import SoloComm
 from headrace.models.registry import family
-from headrace.ops.cpu.lower import lower
 
 VARIANTS = {
     "plain": {},
@@ -35,7 +34,7 @@ class NativeDriver(Driver):
         for cache in self.caches:
             cache.fill(0xFF)
         if is_lowered:
-            self.model = lower(self.model, ops, self.caches, MAX_TOKENS)
+            self.model = ops.compile(self.model, self.caches, MAX_TOKENS)
         self._free = random.Random(7).sample(range(1, 64), 63)
         self.blocks, self.tokens = {}, {}
 

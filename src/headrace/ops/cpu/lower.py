@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 from headrace import _native
-from headrace.ops.base import StepInputs, Tensor
-from headrace.ops.cpu.model_ops import ModelOps
+from headrace.ops.base import Forward, StepInputs, Tensor
 from headrace.ops.cpu.program import Lowered, Recorder
-
-
-class Forward(Protocol):
-    def forward(self, inputs: Any, caches: Sequence[Any]) -> Tensor: ...
-
-    def logits(self, hidden: Tensor) -> Tensor: ...
 
 
 class LoweredModel:
@@ -34,8 +27,10 @@ class LoweredModel:
         return self._model.logits(hidden)
 
 
-def lower(model: Forward, ops: ModelOps, caches: Sequence[Any], max_num_tokens: int) -> LoweredModel:
+def lower(
+    model: Forward, machine: _native.Machine, is_bf16: bool, caches: Sequence[Any], max_num_tokens: int
+) -> LoweredModel:
     """Records `model.forward`, which must use `ops` and nothing but ops on what it is given."""
-    recorder = Recorder(ops.machine, ops.dtype == "bfloat16", max_num_tokens)
+    recorder = Recorder(machine, is_bf16, max_num_tokens)
     result = model.forward(recorder.step(), caches)
     return LoweredModel(model, Lowered(recorder, result), caches)

@@ -9,10 +9,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace import _native
-from headrace.ops.base import Activation, Floats, Ints, StepInputs
+from headrace.ops.base import Activation, Floats, Forward, Ints, StepInputs
 from headrace.ops.cpu.bfloat16 import as_dtype, to_float32
+from headrace.ops.cpu.lower import lower
 from headrace.ops.cpu.program import Symbol, SymbolicStep
 from headrace.words import envs
+from headrace.words.config import Numerics
 
 ITEMS = {"float32": np.float32, "bfloat16": np.uint16}
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
@@ -29,12 +31,21 @@ class EagerStep:
 
 class ModelOps:
     """`dtype` is float32 or bfloat16. `num_threads` None is one per allowed core; `isa` None is HEADRACE_ISA or the
-    fastest that the machine has."""
+    fastest that the machine has and that gives the bits of all others. `numerics` fast may take one of other bits."""
 
-    def __init__(self, dtype: str = "float32", num_threads: int | None = None, isa: str | None = None) -> None:
+    def __init__(
+        self,
+        dtype: str = "float32",
+        num_threads: int | None = None,
+        isa: str | None = None,
+        numerics: Numerics = "exact",
+    ) -> None:
         self.dtype = dtype
         self._item = ITEMS[dtype]
-        self.machine = _native.Machine(num_threads or 0, isa or envs.get("HEADRACE_ISA") or "")
+        self.machine = _native.Machine(num_threads or 0, isa or envs.get("HEADRACE_ISA") or "", numerics == "fast")
+
+    def compile(self, model: Forward, caches: Sequence[_native.Cache | None], max_num_tokens: int) -> Forward:
+        return lower(model, self.machine, self.dtype == "bfloat16", caches, max_num_tokens)
 
     def weight(self, array: Array) -> Any:
         """A matrix is packed; a vector stays an array, float32 whose values `dtype` can hold."""

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from headrace.ops.base import Activation, Floats, Ints, StepInputs
+from headrace.ops.base import Activation, Floats, Forward, Ints, StepInputs
 from headrace.ops.reference.attention import attend_fast
 from headrace.ops.reference.step import Form, PagedCache, Step
 from headrace.ops.reference.strict import attend_strict, in_row_tiles
@@ -52,6 +52,9 @@ class ModelOps:
         which = list(block_ids)
         cache.keys[which] = 0
         cache.values[which] = 0
+
+    def compile(self, model: Forward, caches: Sequence[PagedCache | None], max_num_tokens: int) -> Forward:
+        return model
 
     def begin(self, inputs: StepInputs) -> Step:
         return Step.of(inputs)
