@@ -273,7 +273,8 @@ def _backend(asked: str | None, hardware: Hardware) -> str:
         return "cpu" if hardware.has_kernels else "reference"
     if asked == "cpu" and not hardware.has_kernels:
         raise ConfigError(
-            "backend", "the native kernels were not built; install a C++ compiler and then headrace again, or pass 'reference'"
+            "backend",
+            "the native kernels were not built; install a C++ compiler and then headrace again, or pass 'reference'",
         )
     return str(asked)
 

@@ -32,5 +32,6 @@ def lower(
 ) -> LoweredModel:
     """Records `model.forward`, which must use `ops` and nothing but ops on what it is given."""
     recorder = Recorder(machine, is_bf16, max_num_tokens)
-    result = model.forward(recorder.step(), caches)
+    symbols: Any = recorder.step()
+    result = model.forward(symbols, caches)
     return LoweredModel(model, Lowered(recorder, result), caches)
