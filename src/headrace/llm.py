@@ -18,7 +18,7 @@ from headrace.engine.output import Output, refused
 from headrace.engine.progress import terminal_progress
 from headrace.engine.tokenizer import Tokenizer
 from headrace.words.config import DEFAULT_MODEL, engine_config
-from headrace.words.errors import PromptTooLongError, RequestError
+from headrace.words.errors import PromptTooLongError, RequestError, brief
 from headrace.words.outputs import EmbeddingOutput, RequestOutput
 from headrace.words.params import PoolingParams, SamplingParams
 
@@ -34,13 +34,18 @@ class Bar(Protocol):
 
 
 MakeBar = Callable[..., Bar]
+Item = Prompt | PromptTooLongError
+"""A prompt, or why it cannot be read."""
+TAKEN = {"self", "messages", "add_generation_prompt", "continue_final_message"}
+"""Variables of a chat template that are not the caller's."""
 
 
 class LLM:
     """A model in this process. `model` is a folder, a Hugging Face name, a GGUF file or an alias; the other keywords
     are those of EngineConfig, with vLLM's names.
 
-    All calls from one thread. Requests of one call run together, and come back in the order of the prompts.
+    One call at a time: a second thread that calls meanwhile is refused (AsyncLLM takes many), and so is a process forked
+    from the one that made it. Requests of one call run together, and come back in the order of the prompts.
     """
 
     def __init__(self, model: str = DEFAULT_MODEL, **options: Any) -> None:
@@ -67,10 +72,7 @@ class LLM:
         long becomes an output with the reason `prompt_length_exceeded`, and the others run on. Ctrl-C aborts the
         requests of this call.
         """
-        items = split_prompts(prompts)
-        params = pair_params(sampling_params, len(items), self.get_default_sampling_params)
-        _check_kind(params, SamplingParams, "sampling_params")
-        return self._run(items, params, use_tqdm, priority)
+        return self._generate(split_prompts(prompts), sampling_params, use_tqdm, priority)
 
     def chat(
         self,
@@ -85,13 +87,15 @@ class LLM:
         """Answers one conversation, or each of several. `chat_template` replaces the model's own."""
         conversations = _conversations(messages)
         template = self.get_chat_template(chat_template)
-        prompts: list[Prompt] = []
+        variables = _variables(chat_template_kwargs)
+        prompts: list[Prompt | PromptTooLongError] = []
         for conversation in conversations:
-            chat = template.render(
-                conversation, add_generation_prompt, continue_final_message, **(chat_template_kwargs or {})
-            )
-            prompts.append({"prompt": chat.text, "prompt_token_ids": chat.token_ids})
-        return self.generate(prompts, sampling_params, use_tqdm=use_tqdm)
+            try:
+                chat = template.render(conversation, add_generation_prompt, continue_final_message, **variables)
+                prompts.append({"prompt": chat.text, "prompt_token_ids": chat.token_ids})
+            except PromptTooLongError as error:
+                prompts.append(error)
+        return self._generate(prompts, sampling_params, use_tqdm, None)
 
     def embed(
         self,
@@ -130,17 +134,25 @@ class LLM:
     ) -> None:
         self.close()
 
-    def _run(
-        self, items: list[Prompt], params: list[Params], use_tqdm: bool | MakeBar, priority: Sequence[int] | None
-    ) -> list[Any]:
-        if priority is not None and len(priority) != len(items):
-            raise RequestError("priority", f"one for each of the {len(items)} prompts is needed, got {len(priority)}")
-        orders = [None] * len(items) if priority is None else priority
-        checked = [self._check(*each) for each in zip(items, params, orders, strict=True)]
-        with DeferredInterrupt() as interrupt, progress_bar(use_tqdm, len(items), self.llm_engine) as bar:
-            return self._run_all(checked, interrupt, bar)
+    def _generate(
+        self, items: Sequence[Item], sampling_params: Any, use_tqdm: bool | MakeBar, priority: Sequence[int] | None
+    ) -> list[RequestOutput]:
+        params = pair_params(sampling_params, len(items), self.get_default_sampling_params)
+        _check_kind(params, SamplingParams, "sampling_params")
+        return self._run(items, params, use_tqdm, priority)
 
-    def _check(self, prompt: Prompt, params: Params, priority: int | None) -> Checked | Output:
+    def _run(
+        self, items: Sequence[Item], params: list[Params], use_tqdm: bool | MakeBar, priority: Sequence[int] | None
+    ) -> list[Any]:
+        orders = _orders(priority, len(items))
+        with self.llm_engine.turn():
+            checked = [self._check(*each) for each in zip(items, params, orders, strict=True)]
+            with DeferredInterrupt() as interrupt, progress_bar(use_tqdm, len(items), self.llm_engine) as bar:
+                return self._run_all(checked, interrupt, bar)
+
+    def _check(self, prompt: Item, params: Params, priority: int | None) -> Checked | Output:
+        if isinstance(prompt, PromptTooLongError):
+            return refused(None, params, prompt)
         try:
             return self.llm_engine.engine.inputs.check(prompt, params, priority)
         except PromptTooLongError as error:
@@ -177,10 +189,34 @@ def _check_kind(params: Sequence[Params], kind: type, name: str) -> None:
             raise RequestError(name, f"must be {kind.__name__}, got {type(each).__name__}")
 
 
+def _orders(priority: Any, num_prompts: int) -> Sequence[int | None]:
+    if priority is None:
+        return [None] * num_prompts
+    if not isinstance(priority, list | tuple) or len(priority) != num_prompts:
+        given = brief(priority)
+        raise RequestError("priority", f"must be a list, one for each of the {num_prompts} prompts, got {given}")
+    return priority
+
+
 def _conversations(messages: Any) -> list[Sequence[Message]]:
     if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
         raise RequestError("messages", "must be a list of messages, or a list of such lists, and not empty")
-    return [messages] if isinstance(messages[0], Mapping) else list(messages)
+    conversations = [messages] if isinstance(messages[0], Mapping) else list(messages)
+    for conversation in conversations:
+        if not isinstance(conversation, list | tuple):
+            raise RequestError("messages", f"must hold messages, or lists of messages, got {brief(conversation)}")
+    return conversations
+
+
+def _variables(given: Any) -> Mapping[str, Any]:
+    """What the caller hands to the chat template beside the messages."""
+    if given is None:
+        return {}
+    if not isinstance(given, Mapping) or not all(isinstance(name, str) for name in given):
+        raise RequestError("chat_template_kwargs", f"must be a dict with names as keys, got {brief(given)}")
+    if taken := sorted(TAKEN & given.keys()):
+        raise RequestError("chat_template_kwargs", f"must not hold {taken[0]!r}; where chat has that argument, use it")
+    return given
 
 
 class NoBar:

@@ -179,7 +179,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli, arguments, line):
     ("arguments", "line"),
     [
         (["--temperature", "-1"], "temperature: must be from 0 to 100, got -1.0"),
-        (["--max-tokens", "0"], "max_tokens: must be from 1 to"),
+        (["--max-tokens", "0"], "max_tokens: must be at least 1, got 0; 0 is for scoring"),
         (["--tensor-parallel-size", "2"], "tensor_parallel_size: 2 is not supported"),
     ],
 )

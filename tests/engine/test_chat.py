@@ -173,6 +173,21 @@ def test_a_template_that_cannot_be_read_is_an_error_of_the_request():
         ChatTemplate("{% for %}", TOKENIZER)
 
 
+def test_messages_that_hold_themselves_are_refused():
+    message = user("hi")[0]
+    message["again"] = message
+    assert "at most 100 levels" in str(refusal(toys.TEMPLATE, [message]))
+
+
+@pytest.mark.parametrize("option", ["add_generation_prompt", "continue_final_message"])
+def test_an_option_that_is_no_truth_value_is_refused(option):
+    assert refusal(toys.TEMPLATE, user("hi"), **{"add_generation_prompt": False, option: "no"}).parameter == option
+
+
+def test_a_template_that_is_no_text_is_refused():
+    assert refusal(5, user("hi")).parameter == "chat_template"
+
+
 def test_contradicting_options_are_refused():
     assert refusal(toys.TEMPLATE, user("a"), continue_final_message=True).parameter == "continue_final_message"
     options = {"add_generation_prompt": False, "continue_final_message": True}

@@ -1,6 +1,7 @@
 """What a user passes is checked and copied once, or refused with the parameter, the limit, the value, the way out."""
 
 import dataclasses
+import itertools
 import math
 
 import numpy as np
@@ -44,19 +45,19 @@ BAD = [
     *[{"min_tokens": value} for value in (-1, 1.5, None, 10**9)],
     *[{name: value} for value in (-1, 21, 10**6, 2.0, True) for name in ("logprobs", "prompt_logprobs")],
     {"logprobs_mode": "both"}, {"logprobs_mode": None},
-    *[{"stop": value} for value in (["a"] * 5, "", ["a", ""], "x" * 1_025, 5, [5], {"a": 1})],
-    *[{name: value} for value in ([-1], [VOCAB], [2**40], ["1"], [1.0], [True], 7, "12")
+    *[{"stop": value} for value in (["a"] * 5, "", ["a", ""], "x" * 1_025, 5, [5], {"a": 1}, "a\ud800")],
+    *[{name: value} for value in ([-1], [VOCAB], [2**40], ["1"], [1.0], [True], 7, "12", b"12", bytearray(b"1"))
       for name in ("stop_token_ids", "allowed_token_ids", "forced_tokens")],
     {"stop_token_ids": list(range(300)) * 4}, {"allowed_token_ids": []},
     *[{"logit_bias": value} for value in ({-1: 1}, {VOCAB: 1}, {"5": 1}, {5: math.nan}, {5: 101}, {5: "1"}, [5])],
     {"logit_bias": {i: 1.0 for i in range(1_025)}},
-    {"bad_words": ["a"] * 129}, {"bad_words": [""]}, {"bad_words": [3]},
+    {"bad_words": ["a"] * 129}, {"bad_words": [""]}, {"bad_words": [3]}, {"bad_words": ["\udfff"]},
     *[{name: value} for value in (1, None, "yes") for name in (
         "ignore_eos", "detokenize", "skip_special_tokens", "include_stop_str_in_output",
-        "sum_smaller_probs", "token_confidence")],
+        "sum_smaller_probs", "token_confidence", "spaces_between_special_tokens")],
     *[{"seed": value} for value in (1.5, "7", True, math.nan)],
     *[{"priority": value} for value in (None, 1.5, 2**40)],
-    *[{name: value} for value in ("", 5, "x" * 2_000) for name in ("user", "cache_salt")],
+    *[{name: value} for value in ("", 5, "x" * 2_000, "\ud800") for name in ("user", "cache_salt")],
 ]  # fmt: skip
 
 
@@ -85,11 +86,32 @@ def test_an_empty_prompt_is_refused(prompt):
 @pytest.mark.parametrize(
     "prompt",
     [[-1], [VOCAB], [2**40], ["a"], [1.5], [True], 5, None, {}, {"text": "a"}, {"prompt": 5},
-     {"prompt_token_ids": "ab"}, {"prompt_token_ids": {"a": 1}}],
+     {"prompt_token_ids": "ab"}, {"prompt_token_ids": {"a": 1}}, b"ab", bytearray(b"ab"), memoryview(b"ab"),
+     {"prompt_token_ids": bytearray(b"ab")}],
     ids=str,
 )  # fmt: skip
 def test_a_prompt_that_is_none_is_refused(prompt):
     assert refusal(prompt).parameter in ("prompt", "prompt_token_ids")
+
+
+@pytest.mark.covers("D3")
+@pytest.mark.parametrize("ids", [itertools.count(), itertools.repeat(1), range(10**12)], ids=str)
+@pytest.mark.parametrize("name", ["stop_token_ids", "allowed_token_ids", "forced_tokens"])
+def test_of_an_endless_list_of_ids_no_more_is_read_than_the_limit(name, ids):
+    limits = dataclasses.replace(Limits(), prompt_tokens=1_000)
+    with pytest.raises(RequestError, match=f"{name}: at most [0-9]+ ids are allowed"):
+        InputProcessor(dataclasses.replace(BOUNDS, limits=limits), None).check([1], SamplingParams(**{name: ids}))
+
+
+def test_of_a_prompt_of_too_many_ids_none_is_read():
+    with pytest.raises(PromptTooLongError, match="at most 4000000 tokens are read, got 1000000000000; shorten it"):
+        processor().check(range(10**12), SamplingParams())
+
+
+def test_a_limit_that_is_no_limit_is_not_told():
+    assert str(refusal(top_k=-2)) == "top_k: must be at least -1, got -2"
+    assert str(refusal(min_tokens=1.5)) == "min_tokens: must be a whole number of at least 0, got 1.5"
+    assert str(refusal(top_k=2**63)) == "top_k: must be below 2**63, got 9223372036854775808"
 
 
 def test_foreign_parameters_are_refused():
@@ -111,7 +133,8 @@ def test_ids_below_the_embeddings_rows_are_legal_though_the_tokenizer_lacks_them
 
 
 def test_a_list_that_holds_a_number_is_one_prompt():
-    assert split_prompts([1, 2]) == [[1, 2]]
+    assert split_prompts([1, 2]) == [[1, 2]] and split_prompts(np_ids := [np.int64(1), np.int32(2)]) == [np_ids]
+    assert split_prompts(b"ab") == [b"ab"]
     assert split_prompts("a") == ["a"] and split_prompts({"prompt": "a"}) == [{"prompt": "a"}]
     assert split_prompts(["a", [1], {"prompt": "b"}]) == ["a", [1], {"prompt": "b"}]
     assert split_prompts([]) == []
@@ -209,6 +232,15 @@ def test_our_ids_are_unique_whatever_the_clients_choose():
     requests = [inputs.admit(checked, "same") for _ in range(3)]
     assert [request.request_id for request in requests] == [0, 1, 2]
     assert {request.client_id for request in requests} == {"same"}
+
+
+@pytest.mark.parametrize("bad", [{"client_id": 5}, {"client_id": ["a"]}, {"arrival_s": math.nan}, {"arrival_s": "now"}])
+def test_a_name_that_is_no_text_and_a_time_that_is_no_number_are_refused_before_anything_is_counted(bad):
+    inputs = processor()
+    checked = inputs.check("hi", SamplingParams())
+    with pytest.raises(RequestError):
+        inputs.admit(checked, **bad)
+    assert inputs.admit(checked).request_id == 0
 
 
 def test_a_refused_request_takes_no_ordinal_and_so_changes_no_later_seed():

@@ -35,6 +35,8 @@ from headrace.words.params import Limits
 
 Message = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+MAX_DEPTH = 100
+"""Of lists and dicts within a message; what holds itself is deeper."""
 ZERO_WIDTH_SPACE = "\u200b"
 _PRIVATE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0x10FFFE))
 
@@ -79,6 +81,8 @@ class ChatTemplate:
             raise RequestError(
                 "continue_final_message", "cannot be combined with add_generation_prompt; set that to False"
             )
+        checks.flag("add_generation_prompt", add_generation_prompt)
+        checks.flag("continue_final_message", continue_final_message)
         plain = [_check_message(message) for message in messages]
         if not plain:
             raise RequestError("messages", "is empty; it must hold at least one message")
@@ -181,10 +185,12 @@ def _content_text(content: Any) -> str:
     return "\n".join(lines)
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: Any, depth: int = MAX_DEPTH) -> Any:
+    if depth < 0:
+        raise RequestError("messages", f"at most {MAX_DEPTH} levels of lists and dicts are read; nest them less")
     if isinstance(value, Mapping):
-        return {str(k): _plain(v) for k, v in value.items()}
-    return [_plain(item) for item in value] if isinstance(value, list | tuple) else value
+        return {str(k): _plain(v, depth - 1) for k, v in value.items()}
+    return [_plain(item, depth - 1) for item in value] if isinstance(value, list | tuple) else value
 
 
 def _check_final(message: Mapping[str, Any]) -> None:
@@ -225,6 +231,8 @@ def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
 
 
 def _compile(source: str) -> jinja2.Template:
+    if not isinstance(source, str):
+        raise RequestError("chat_template", f"must be the text of a template, got {checks.shown(source)}")
     try:
         return _environment().from_string(source)
     except jinja2.TemplateError as error:

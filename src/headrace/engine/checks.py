@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import numbers
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence, Sized
 from typing import Any
 
 from headrace.words.errors import RequestError
 
 MAX_INT = (1 << 63) - 1
 _SHOWN = 60
+BYTES = bytes | bytearray | memoryview
+"""What is no list of token ids, though it holds numbers."""
 
 
 def shown(value: object) -> str:
@@ -30,9 +33,11 @@ def any_whole(name: str, value: Any, limits: str = "", hint: str = "") -> int:
 
 def whole(name: str, value: Any, low: int, high: int, hint: str = "") -> int:
     """A whole number in [low, high]; True and 1.0 are none."""
-    number = any_whole(name, value, f" from {low} to {high}", hint)
+    limits = f"at least {low}" if high == MAX_INT else f"from {low} to {high}"
+    number = any_whole(name, value, f" {limits.replace('at least', 'of at least')}", hint)
     if not low <= number <= high:
-        raise RequestError(name, f"must be from {low} to {high}, got {shown(number)}{hint}")
+        limits = "below 2**63" if number > MAX_INT == high else limits
+        raise RequestError(name, f"must be {limits}, got {shown(number)}{hint}")
     return number
 
 
@@ -72,6 +77,13 @@ def optional_text(name: str, value: Any, max_chars: int) -> str | None:
         return None
     if not isinstance(value, str) or not 0 < len(value) <= max_chars:
         raise RequestError(name, f"must be a text of 1 to {max_chars} characters, got {shown(value)}")
+    return whole_characters(name, value)
+
+
+def whole_characters(name: str, value: str) -> str:
+    """A text without halves of surrogate pairs, which no text of a model ever holds."""
+    if not value.isascii() and any("\ud800" <= char <= "\udfff" for char in value):
+        raise RequestError(name, f"holds half a character, got {shown(value)}; pass whole characters")
     return value
 
 
@@ -87,18 +99,21 @@ def texts(name: str, value: Any, max_items: int, max_chars: int) -> tuple[str, .
             raise RequestError(name, f"must hold texts, got {shown(item)}")
         if not 0 < len(item) <= max_chars:
             raise RequestError(name, f"each must have 1 to {max_chars} characters, got one of {len(item)}")
+        whole_characters(name, item)
     return tuple(items)
 
 
 def token_ids(name: str, value: Iterable[Any] | None, width: int, max_items: int) -> tuple[int, ...]:
-    """Ids in [0, width), at most `max_items`; None gives none."""
+    """Ids in [0, width), at most `max_items`; None gives none. However long `value` is, no more than that is read."""
     if value is None:
         return ()
-    if isinstance(value, str | bytes) or not isinstance(value, Iterable):
+    if isinstance(value, str | BYTES) or not isinstance(value, Iterable):
         raise RequestError(name, f"must be a list of token ids, got {shown(value)}")
-    ids: Sequence[Any] = value if isinstance(value, list | tuple) else list(value)
+    if isinstance(value, Sized) and len(value) > max_items:
+        raise RequestError(name, f"at most {max_items} ids are allowed, got {len(value)}; leave some out")
+    ids: Sequence[Any] = value if isinstance(value, list | tuple) else list(itertools.islice(value, max_items + 1))
     if len(ids) > max_items:
-        raise RequestError(name, f"at most {max_items} ids are allowed, got {len(ids)}; leave some out")
+        raise RequestError(name, f"at most {max_items} ids are allowed, got more; leave some out")
     if all(type(i) is int for i in ids):
         clean = tuple(ids)
     else:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import numbers
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -78,6 +79,10 @@ class InputProcessor:
 
     def admit(self, checked: Checked, client_id: str | None = None, arrival_s: float | None = None) -> Request:
         """Gives a checked request its id, which is also its arrival ordinal, and what follows from it."""
+        if not isinstance(client_id, str | None):
+            raise RequestError("request_id", f"must be a text, got {checks.shown(client_id)}")
+        if arrival_s is not None:
+            arrival_s = checks.real("arrival_time", arrival_s, 0.0, checks.MAX_INT)
         ordinal = next(self._ordinals)
         request = checked.request
         return replace(
@@ -94,9 +99,9 @@ class InputProcessor:
             return self._read_mapping(prompt)
         if isinstance(prompt, str):
             return prompt, self._encode(prompt)
-        if hasattr(prompt, "tolist"):
+        if hasattr(prompt, "tolist") and not isinstance(prompt, checks.BYTES):
             prompt = prompt.tolist()
-        if isinstance(prompt, Sequence):
+        if isinstance(prompt, Sequence) and not isinstance(prompt, str | checks.BYTES):
             return None, self._check_ids(prompt)
         raise RequestError("prompt", f"must be a text, token ids or a dict, got {checks.shown(prompt)}")
 
@@ -126,16 +131,19 @@ class InputProcessor:
     def _check_ids(self, ids: Sequence[Any]) -> tuple[int, ...]:
         if not ids:
             raise RequestError("prompt", "is empty; it must hold at least one token")
-        return checks.token_ids("prompt", ids, self.bounds.vocab_size, checks.MAX_INT)
+        limit = self.bounds.limits.prompt_tokens
+        if len(ids) > limit:
+            raise PromptTooLongError("prompt", f"at most {limit} tokens are read, got {len(ids)}; shorten it")
+        return checks.token_ids("prompt", ids, self.bounds.vocab_size, limit)
 
 
 def split_prompts(prompts: Any) -> list[Prompt]:
     """One prompt or a list of them, as a list. A list that holds a number is one prompt of ids."""
-    if isinstance(prompts, str | Mapping) or hasattr(prompts, "tolist"):
+    if isinstance(prompts, str | Mapping | checks.BYTES) or hasattr(prompts, "tolist"):
         return [prompts]
     if not isinstance(prompts, Sequence):
         raise RequestError("prompts", f"must be a prompt or a list of prompts, got {checks.shown(prompts)}")
-    if any(isinstance(item, int | float) for item in prompts):
+    if any(isinstance(item, numbers.Number) for item in prompts):
         return [prompts]
     return list(prompts)
 

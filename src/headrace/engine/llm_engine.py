@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+import os
+import threading
+from collections.abc import Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
+from headrace.engine import checks
 from headrace.engine.build import Engine, build_engine
 from headrace.engine.core import describe
 from headrace.engine.inputs import Checked, Params, Prompt
@@ -11,7 +15,7 @@ from headrace.engine.metrics import Metrics
 from headrace.engine.output import Output, RequestState
 from headrace.engine.tokenizer import Tokenizer
 from headrace.words.config import EngineConfig
-from headrace.words.errors import EngineDeadError
+from headrace.words.errors import EngineDeadError, EngineError, RequestError
 from headrace.words.inbox import Abort, Add
 from headrace.words.plan import TokenEvent
 
@@ -20,15 +24,29 @@ STALL_S = 0.05
 
 
 class LLMEngine:
-    """Requests in, one step at a time, outputs out; all calls from one thread.
+    """Requests in, one step at a time, outputs out.
 
-    Internal ids are unique whatever ids the callers choose; an abort by the caller's id ends every request called so.
+    One call at a time: while one runs, EngineError refuses those of other threads, aborts excepted, and disturbs nothing.
+    A process forked from the one that built the engine is refused as well. Internal ids are unique whatever ids the callers choose; an abort by the caller's id ends every request called so.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._news: dict[int, RequestState] = {}
         self._death: str | None = None
+        self._turn = threading.RLock()
+        self._process = os.getpid()
+
+    @contextmanager
+    def turn(self) -> Iterator[None]:
+        """The engine is this thread's until the block ends; raises EngineError where it is another's."""
+        self._check_alive()
+        if not self._turn.acquire(blocking=False):
+            raise EngineError("another thread uses this engine; call it from one thread at a time, or use AsyncLLM")
+        try:
+            yield
+        finally:
+            self._turn.release()
 
     @classmethod
     def from_engine_args(cls, asked: EngineConfig) -> LLMEngine:
@@ -43,34 +61,35 @@ class LLMEngine:
         priority: int | None = None,
     ) -> None:
         """Checks and queues a request; raises RequestError and changes nothing if it is bad. Monotonic seconds."""
-        self._check_alive()
-        self.submit(self.engine.inputs.check(prompt, params, priority), request_id, arrival_time)
+        with self.turn():
+            self.submit(self.engine.inputs.check(prompt, params, priority), request_id, arrival_time)
 
     def submit(self, checked: Checked, client_id: str | None = None, arrival_s: float | None = None) -> int:
         """Queues a checked request and gives our id of it."""
-        self._check_alive()
-        request = self.engine.inputs.admit(checked, client_id, arrival_s)
-        self.engine.outputs.add(request)
-        self.engine.core.put(Add(request))
-        return request.request_id
+        with self.turn():
+            request = self.engine.inputs.admit(checked, client_id, arrival_s)
+            self.engine.outputs.add(request)
+            self.engine.core.put(Add(request))
+            return request.request_id
 
     def step(self) -> list[Output]:
         """One step; the requests that have news as they stand now. Nothing to do gives an empty list."""
-        self.advance()
-        return [state.output() for state in self.take_news()]
+        with self.turn():
+            self.advance()
+            return [state.output() for state in self.take_news()]
 
     def advance(self) -> None:
         """One step; what it brought waits for `take_news`."""
-        self._check_alive()
-        core = self.engine.core
-        try:
-            events = core.step()
-        except Exception as error:
-            self._death = describe(error)
-            raise EngineDeadError(f"the engine stopped: {self._death}") from error
-        self._note(events)
-        if core.is_idle and core.has_unfinished:
-            core.wait(STALL_S)
+        with self.turn():
+            core = self.engine.core
+            try:
+                events = core.step()
+            except Exception as error:
+                self._death = describe(error)
+                raise EngineDeadError(f"the engine stopped: {self._death}") from error
+            self._note(events)
+            if core.is_idle and core.has_unfinished:
+                core.wait(STALL_S)
 
     def take_news(self, wanted: Container[int] | None = None) -> list[RequestState]:
         """The requests that events came for since they were last asked for: all, or those of the wanted ids."""
@@ -79,6 +98,8 @@ class LLMEngine:
 
     def abort_request(self, request_id: str | Sequence[str]) -> None:
         """Ends every request of that name, with one final output at the next step; an unknown one is no error."""
+        if not isinstance(request_id, str | list | tuple | set):
+            raise RequestError("request_id", f"must be a text or a list of texts, got {checks.shown(request_id)}")
         for client_id in [request_id] if isinstance(request_id, str) else request_id:
             for ours in self.engine.outputs.find(client_id):
                 self.engine.core.put(Abort(ours))
@@ -119,5 +140,7 @@ class LLMEngine:
             self._news[state.request.request_id] = state
 
     def _check_alive(self) -> None:
+        if self._process != os.getpid():
+            raise EngineDeadError(f"the engine lives in process {self._process} and not in this fork; build one here")
         if self._death is not None:
             raise EngineDeadError(f"the engine stopped: {self._death}")

@@ -53,12 +53,13 @@ def check_sampling(
         logit_bias=_logit_bias(params.logit_bias, width, limits.logit_bias),
         allowed_token_ids=_allowed(params.allowed_token_ids, width),
         bad_words=_bad_words(params.bad_words, limits, tokenizer),
-        forced_tokens=checks.token_ids("forced_tokens", params.forced_tokens, width, checks.MAX_INT)[:max_tokens],
+        forced_tokens=checks.token_ids("forced_tokens", params.forced_tokens, width, limits.prompt_tokens)[:max_tokens],
         sum_smaller_probs=checks.flag("sum_smaller_probs", params.sum_smaller_probs),
         token_confidence=checks.flag("token_confidence", params.token_confidence),
         skip_special_tokens=checks.flag("skip_special_tokens", params.skip_special_tokens),
         detokenize=checks.flag("detokenize", params.detokenize),
     )
+    checks.flag("spaces_between_special_tokens", params.spaces_between_special_tokens)
     _check_together(sampling, bounds.eos_token_ids)
     return sampling
 

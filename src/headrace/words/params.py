@@ -168,4 +168,5 @@ class Limits:
     bad_words: int = 128
     logprobs: int = 20
     prompt_chars: int = 4_000_000
+    prompt_tokens: int = 4_000_000
     logit_bias: int = 1_024
