@@ -13,6 +13,7 @@ import typer
 from headrace.cli.chat import chat
 from headrace.cli.generate import generate
 from headrace.cli.model import OpenLLM, open_llm
+from headrace.cli.serve import serve
 from headrace.words.errors import HeadraceError, nearest
 
 USAGE_ERROR = 2
@@ -23,6 +24,7 @@ EPILOG = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `headrac
 app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False)
 app.command(epilog=EPILOG)(generate)
 app.command(epilog=EPILOG)(chat)
+app.command(epilog=EPILOG)(serve)
 
 
 def _print_version(wanted: bool) -> None:
@@ -39,7 +41,7 @@ def root(
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
     ] = False,
 ) -> None:
-    """Large language models: continue prompts, and chat."""
+    """Large language models: continue prompts, chat, and serve."""
 
 
 def run(arguments: Sequence[str] | None = None, opener: OpenLLM = open_llm) -> int:

@@ -164,6 +164,11 @@ class AsyncLLM:
     def num_open(self) -> int:
         return len(self._streams)
 
+    @property
+    def streams(self) -> list[Stream]:
+        """The open ones, the oldest first."""
+        return list(self._streams.values())
+
     def get_metrics(self) -> Metrics:
         return self.engine.metrics.snapshot()
 

@@ -1,0 +1,93 @@
+"""The JSON body of a request: bounded before it is read, before it is decoded, and before anybody walks it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+from starlette.requests import ClientDisconnect, Request
+
+from headrace.engine.inputs import clean_text
+from headrace.server.errors import ApiError, bad_request
+from headrace.server.settings import Settings
+
+MAX_DEPTH = 64
+JSON_TYPES = ("", "application/json")
+
+
+class ClientGone(Exception):
+    """Nobody is there any more to be told anything."""
+
+
+async def read_json(request: Request, settings: Settings) -> dict[str, Any]:
+    """The object in the body. Lone surrogates in its texts become U+FFFD; raises ApiError."""
+    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if kind not in JSON_TYPES and not kind.endswith("+json"):
+        raise ApiError(415, f"the body must be application/json, got {kind[:80]!r}", closes=True)
+    data = await _read(request, settings)
+    value = parse(data)
+    if not isinstance(value, dict):
+        raise bad_request(None, "the body must be a JSON object")
+    return value
+
+
+async def _read(request: Request, settings: Settings) -> bytes:
+    limit = settings.max_body_bytes
+    declared = request.headers.get("content-length", "")
+    if declared.isdecimal() and int(declared) > limit:
+        raise _too_large(limit)
+    parts: list[bytes] = []
+    length = 0
+    try:
+        async with asyncio.timeout(settings.body_timeout_s):
+            async for part in request.stream():
+                parts.append(part)
+                length += len(part)
+                if length > limit:
+                    raise _too_large(limit)
+    except TimeoutError:
+        raise ApiError(408, f"the body did not come within {settings.body_timeout_s:g} s", closes=True) from None
+    except ClientDisconnect:
+        raise ClientGone from None
+    return b"".join(parts)
+
+
+def _too_large(limit: int) -> ApiError:
+    return ApiError(413, f"the body may have at most {limit} bytes", code="request_too_large", closes=True)
+
+
+def parse(data: bytes) -> Any:
+    """JSON of at most MAX_DEPTH levels; NaN and Infinity are read, so that they can be refused by name."""
+    try:
+        value = json.loads(data.decode("utf-8"))
+    except UnicodeDecodeError:
+        raise bad_request(None, "the body is not valid UTF-8") from None
+    except RecursionError:
+        raise bad_request(None, f"the body is nested deeper than {MAX_DEPTH} levels") from None
+    except ValueError as error:
+        raise bad_request(None, f"the body is not valid JSON: {_cause(error)}") from None
+    is_deep = data.count(b"[") + data.count(b"{") > MAX_DEPTH
+    has_surrogates = b"\\ud" in data or b"\\uD" in data
+    return _clean(value, MAX_DEPTH) if is_deep or has_surrogates else value
+
+
+def _cause(error: ValueError) -> str:
+    if isinstance(error, json.JSONDecodeError):
+        return f"{error.msg} at character {error.pos}"
+    return "a number has too many digits"
+
+
+def _clean(value: Any, depth: int) -> Any:
+    """A copy without lone surrogates; raises where it is nested deeper than `depth`."""
+    if isinstance(value, str):
+        return clean_text(value)
+    if not isinstance(value, list | dict):
+        return value
+    if not depth:
+        raise bad_request(None, f"the body is nested deeper than {MAX_DEPTH} levels")
+    if isinstance(value, dict):
+        return {clean_text(key): _clean(item, depth - 1) for key, item in value.items()}
+    if all(type(item) is int for item in value):
+        return value
+    return [_clean(item, depth - 1) for item in value]

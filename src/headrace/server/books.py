@@ -1,0 +1,101 @@
+"""The open requests and the last finished ones, each with its life: what /v1/requests tells."""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Iterable
+from typing import Any
+
+from headrace.engine.core import EngineCore
+from headrace.engine.host import Stream
+from headrace.engine.live import LiveChoice, live_choices
+from headrace.engine.output import Life, RequestState
+from headrace.words.outputs import Move
+
+PREFIXES = ("chatcmpl-", "cmpl-", "embd-", "msg_")
+NEW = LiveChoice("new", 0, 0, 0, (), ())
+
+
+class Books:
+    """Keeps the states of the last `num_remembered` finished requests; what is open is read from the engine."""
+
+    def __init__(self, core: EngineCore, num_remembered: int) -> None:
+        self._core = core
+        self._finished: deque[RequestState] = deque(maxlen=num_remembered)
+
+    def finished(self, state: RequestState) -> None:
+        self._finished.append(state)
+
+    def lines(self, streams: Iterable[Stream]) -> list[dict[str, Any]]:
+        """One line for each, the open ones first, then the finished from the latest."""
+        return [self._line(state) for state in self._all(streams)]
+
+    def find(self, client_id: str, streams: Iterable[Stream]) -> list[dict[str, Any]]:
+        """Whole lives of every request that has this id, with or without its protocol's prefix."""
+        return [self._page(s) for s in self._all(streams) if is_called(s.request.client_id, client_id)]
+
+    def _all(self, streams: Iterable[Stream]) -> list[RequestState]:
+        return [*(s.state for s in streams if not s.state.is_finished), *reversed(self._finished)]
+
+    def _line(self, state: RequestState) -> dict[str, Any]:
+        request = state.request
+        ends = sorted({life.finish.reason.value for life in state.lives() if life.finish})
+        times = state.metrics
+        until_s = times.finished_s if state.is_finished and times.finished_s else time.monotonic()
+        return {
+            "id": request.client_id,
+            "kind": "generate" if request.sampling else "embed",
+            "status": "finished" if state.is_finished else self._status(state),
+            "finish_reason": ", ".join(ends) if state.is_finished else None,
+            "num_prompt_tokens": len(request.prompt_ids),
+            "num_output_tokens": state.num_output_tokens,
+            "num_cached_tokens": state.num_cached_tokens,
+            "n": request.n,
+            "age_s": round(time.monotonic() - request.arrival_s, 4),
+            "took_s": round(until_s - request.arrival_s, 4),
+            "queue_s": times.queue_time_s,
+            "time_to_first_token_s": times.time_to_first_token_s,
+        }
+
+    def _status(self, state: RequestState) -> str:
+        live = live_choices(self._core, state.request.request_id)
+        return next((choice.status for choice in live.values()), "new")
+
+    def _page(self, state: RequestState) -> dict[str, Any]:
+        request = state.request
+        live = live_choices(self._core, request.request_id)
+        start_s = request.arrival_s
+        sampling = request.sampling
+        return {
+            **self._line(state),
+            "priority": request.priority,
+            "max_tokens": request.max_tokens,
+            "temperature": None if sampling is None else sampling.temperature,
+            "choices": [_choice(life, live.get(life.choice, NEW), start_s) for life in state.lives()],
+        }
+
+
+def _choice(life: Life, live: LiveChoice, start_s: float) -> dict[str, Any]:
+    finish = life.finish
+    return {
+        "index": life.choice,
+        "status": "finished" if finish else live.status,
+        "finish_reason": finish and finish.reason.value,
+        "stop_reason": finish and finish.stop_reason,
+        "finish_detail": finish and finish.detail,
+        "num_tokens": life.num_tokens,
+        "num_preemptions": max(life.num_preemptions, live.num_preemptions),
+        "gates": list(live.gates),
+        "seed": life.seed,
+        "timeline": [_move(move, start_s) for move in life.timeline or live.timeline],
+    }
+
+
+def _move(move: Move, start_s: float) -> dict[str, Any]:
+    """`at_s` counts from the request's arrival."""
+    return {"at_s": round(move.time_s - start_s, 6), "from": move.source, "to": move.target, "where": move.where}
+
+
+def is_called(client_id: str, name: str) -> bool:
+    return client_id == name or client_id in [prefix + name for prefix in PREFIXES]

@@ -1,0 +1,134 @@
+"""Fields that several routes share, and the tables of those that are not built."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, ConfigDict, Field, WithJsonSchema
+
+from headrace.server.errors import bad_request
+
+TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "string"}}, {"type": "null"}]}
+IDS = {"anyOf": [{"type": "array", "items": {"type": "integer", "minimum": 0}}, {"type": "null"}]}
+Texts = Annotated[Any, WithJsonSchema(TEXTS)]
+"""A text or a list of texts; the engine says what is wrong with it."""
+Ids = Annotated[Any, WithJsonSchema(IDS)]
+Bias = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "null"}]}),
+]
+
+
+def limits(**bounds: float) -> Any:
+    """Bounds of a number for readers of the schema; the engine's checks are those that hold, and say more."""
+    return Field(json_schema_extra=dict(bounds))
+
+
+class Body(BaseModel):
+    """Numbers are numbers and texts are texts; fields nobody knows are kept, to be named in `warnings`."""
+
+    model_config = ConfigDict(strict=True, extra="allow", protected_namespaces=())
+
+
+class StreamOptions(Body):
+    include_usage: bool | None = None
+    continuous_usage_stats: bool | None = None
+
+
+class SamplingFields(Body):
+    """OpenAI's and vLLM's sampling parameters; null is the default everywhere."""
+
+    model: str | None = None
+    n: Annotated[int | None, limits(minimum=1)] = None
+    temperature: Annotated[float | None, limits(minimum=0)] = None
+    top_p: Annotated[float | None, limits(exclusiveMinimum=0, maximum=1)] = None
+    top_k: Annotated[int | None, limits(minimum=-1)] = None
+    min_p: Annotated[float | None, limits(minimum=0, maximum=1)] = None
+    presence_penalty: Annotated[float | None, limits(minimum=-2, maximum=2)] = None
+    frequency_penalty: Annotated[float | None, limits(minimum=-2, maximum=2)] = None
+    repetition_penalty: Annotated[float | None, limits(exclusiveMinimum=0)] = None
+    seed: int | None = None
+    stop: Texts = None
+    stop_token_ids: Ids = None
+    include_stop_str_in_output: bool | None = None
+    ignore_eos: bool | None = None
+    min_tokens: Annotated[int | None, limits(minimum=0)] = None
+    max_tokens: Annotated[int | None, limits(minimum=0)] = None
+    prompt_logprobs: Annotated[int | None, limits(minimum=0, maximum=20)] = None
+    logit_bias: Bias = None
+    allowed_token_ids: Ids = None
+    bad_words: Texts = None
+    skip_special_tokens: bool | None = None
+    spaces_between_special_tokens: bool | None = None
+    truncate_prompt_tokens: Annotated[int | None, limits(minimum=-1)] = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    user: str | None = None
+    request_id: str | None = None
+    return_token_ids: bool | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+
+
+PASSED = frozenset("metadata safety_identifier prompt_cache_key prompt_cache_retention parallel_tool_calls".split())
+"""Fields of OpenAI's that change nothing here and ask for nothing."""
+NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
+    "add_special_tokens": (),
+    "audio": (),
+    "best_of": (1,),
+    "chat_template": (),
+    "context_management": (),
+    "container": (),
+    "documents": ([],),
+    "early_stopping": (False,),
+    "echo": (False,),
+    "function_call": ("none", "auto"),
+    "functions": ([],),
+    "guided_choice": (),
+    "guided_decoding_backend": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "guided_whitespace_pattern": (),
+    "include_reasoning": (True,),
+    "kv_transfer_params": (),
+    "length_penalty": (1, 1.0),
+    "logits_processors": ([],),
+    "mcp_servers": ([],),
+    "media_io_kwargs": ({},),
+    "mm_processor_kwargs": ({},),
+    "modalities": (["text"], []),
+    "output_config": ({},),
+    "prediction": (),
+    "prompt_embeds": (),
+    "reasoning_effort": ("none",),
+    "response_format": ({"type": "text"},),
+    "return_tokens_as_token_ids": (False,),
+    "service_tier": ("auto", "default", "standard_only"),
+    "store": (False,),
+    "structured_outputs": ({},),
+    "suffix": ("",),
+    "thinking": ({"type": "disabled"},),
+    "thinking_token_budget": (),
+    "tool_choice": ("none", "auto", {"type": "auto"}, {"type": "none"}),
+    "tools": ([],),
+    "use_beam_search": (False,),
+    "verbosity": ("medium",),
+    "vllm_xargs": ({},),
+    "web_search_options": (),
+}
+"""Fields that others have and Headrace does not, with the values that ask for nothing (null never does)."""
+
+
+def check_extra(body: Body) -> list[str]:
+    """Refuses what asks for something not built; gives a warning for each field that nobody knows."""
+    warnings = []
+    for name, value in (body.model_extra or {}).items():
+        if name in PASSED:
+            continue
+        if name not in NOT_BUILT:
+            warnings.append(f"{name[:80]}: unknown field, ignored")
+        elif value is not None and not any(value == neutral for neutral in NOT_BUILT[name]):
+            raise bad_request(name, "is not supported by this server; leave it out", "unsupported_parameter")
+    return warnings

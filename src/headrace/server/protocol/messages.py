@@ -1,0 +1,37 @@
+"""POST /v1/messages and /v1/messages/count_tokens: Anthropic's protocol."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import WithJsonSchema
+
+from headrace.server.protocol.fields import Body, Texts, limits
+
+TURNS = {
+    "type": "array",
+    "minItems": 1,
+    "items": {
+        "type": "object",
+        "required": ["role", "content"],
+        "properties": {"role": {"enum": ["user", "assistant"]}, "content": {"type": "string"}},
+    },
+}
+Turns = Annotated[Any, WithJsonSchema(TURNS)]
+
+
+class CountTokensRequest(Body):
+    model: str
+    messages: Turns
+    system: Texts = None
+
+
+class MessagesRequest(CountTokensRequest):
+    max_tokens: Annotated[int, limits(minimum=1)]
+    temperature: Annotated[float | None, limits(minimum=0)] = None
+    top_p: Annotated[float | None, limits(exclusiveMinimum=0, maximum=1)] = None
+    top_k: Annotated[int | None, limits(minimum=-1)] = None
+    stop_sequences: Texts = None
+    stream: bool | None = None
+    metadata: dict[str, Any] | None = None
+    seed: int | None = None

@@ -1,0 +1,43 @@
+"""POST /tokenize, /detokenize and /v1/embeddings."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import Field, WithJsonSchema
+
+from headrace.server.protocol.chat import Messages
+from headrace.server.protocol.completions import ID_LIST, Prompts
+from headrace.server.protocol.fields import Body, limits
+
+
+class TokenizeRequest(Body):
+    """Either `prompt` or `messages`."""
+
+    model: str | None = None
+    prompt: str | None = None
+    messages: Messages = None
+    add_special_tokens: bool | None = None
+    add_generation_prompt: bool | None = None
+    continue_final_message: bool | None = None
+    chat_template_kwargs: dict[str, Any] | None = None
+    return_token_strs: bool | None = None
+
+
+class DetokenizeRequest(Body):
+    model: str | None = None
+    tokens: Annotated[Any, WithJsonSchema(ID_LIST)]
+
+
+class EmbeddingRequest(Body):
+    model: str | None = None
+    input: Prompts
+    encoding_format: Annotated[str | None, Field(pattern="^(float|base64)$")] = None
+    dimensions: Annotated[int | None, limits(minimum=1)] = None
+    user: str | None = None
+    priority: int | None = None
+    cache_salt: str | None = None
+    request_id: str | None = None
+    truncate_prompt_tokens: Annotated[int | None, limits(minimum=-1)] = None
+    pooling: Annotated[str | None, Field(pattern="^(last|mean)$")] = None
+    normalize: bool | None = None

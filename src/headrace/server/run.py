@@ -1,0 +1,201 @@
+"""The server as a process: port, model, event loop, signals, and an exit code that tells what happened."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from types import FrameType
+
+import uvicorn
+
+from headrace.engine.build import Engine, build_engine
+from headrace.engine.host import AsyncLLM
+from headrace.engine.progress import Progress, terminal_progress
+from headrace.server import ports
+from headrace.server.app import make_app
+from headrace.server.fault import fault_of
+from headrace.server.flight import FlightRecorder
+from headrace.server.http import bounded_protocol
+from headrace.server.ready import ready_text
+from headrace.server.service import Service
+from headrace.server.settings import Settings
+from headrace.server.watch import Watchdog
+from headrace.words import envs
+from headrace.words.config import EngineConfig
+from headrace.words.errors import ConfigError, EngineDeadError
+from headrace.words.log import get_logger
+
+log = get_logger(__name__)
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
+LAST_WORDS_S = 2.0
+"""Time to tell every open request that the engine is gone."""
+FEW_CONNECTIONS = 256
+Build = Callable[[EngineConfig, Progress], Engine]
+
+
+def _build(asked: EngineConfig, progress: Progress) -> Engine:
+    return build_engine(asked, progress, fault=fault_of(envs.get("HEADRACE_FAULT")))
+
+
+def check_settings(settings: Settings) -> None:
+    if settings.host not in LOOPBACK and not settings.api_keys:
+        raise ConfigError("api_key", f"is needed to serve beyond this machine (host {settings.host}); set one")
+
+
+def serve(asked: EngineConfig, settings: Settings, build: Build = _build) -> int:
+    """Serves until a signal or the engine's end; gives the exit code. Raises ConfigError and ModelError."""
+    check_settings(settings)
+    settings = _with_connections(settings)
+    started_s = time.monotonic()
+    sock = ports.bind(settings.host, settings.port)
+    with sock:
+        weights = _Weights()
+        with _ended_by_signals(), terminal_progress() as progress:
+            engine = build(asked, weights.beside(progress))
+        ports.listen(sock)
+        flight = FlightRecorder(settings.num_steps)
+        flight.attach(engine.core)
+        port = sock.getsockname()[1]
+        text = ready_text(engine, settings, port, weights.num_bytes, time.monotonic() - started_s)
+        return _run(AsyncLLM(engine), settings, flight, sock, text)
+
+
+def _with_connections(settings: Settings) -> Settings:
+    if settings.max_connections is not None:
+        return settings
+    number = ports.max_connections()
+    if number < FEW_CONNECTIONS:
+        log.warning("the limit of open files leaves room for %d connections; raise it with ulimit -n", number)
+    return replace(settings, max_connections=number)
+
+
+class _Weights:
+    """Listens to the load and remembers how many bytes were read."""
+
+    def __init__(self) -> None:
+        self.num_bytes: int | None = None
+
+    def beside(self, progress: Progress) -> Progress:
+        def tell(what: str, done: int, total: int) -> None:
+            if what == "load":
+                self.num_bytes = total
+            progress(what, done, total)
+
+        return tell
+
+
+@contextmanager
+def _ended_by_signals() -> Iterator[None]:
+    """While the model loads a signal ends the program as an exception does, so that helpers are ended too."""
+
+    def leave(number: int, frame: FrameType | None) -> None:
+        raise SystemExit(128 + number)
+
+    before = signal.signal(signal.SIGTERM, leave)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
+
+
+def _run(llm: AsyncLLM, settings: Settings, flight: FlightRecorder, sock: socket.socket, text: str) -> int:
+    service = Service(llm, settings, flight)
+    config = uvicorn.Config(
+        make_app(service),
+        http=bounded_protocol(settings),
+        loop="uvloop",
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        backlog=ports.BACKLOG,
+        timeout_keep_alive=int(settings.keep_alive_s),
+        timeout_graceful_shutdown=int(LAST_WORDS_S),
+    )
+    server = Server(config, service, text)
+    try:
+        server.run(sockets=[sock])
+    finally:
+        service.close()
+    if not llm.is_dead:
+        llm.shutdown()
+    return server.exit_code
+
+
+class Server(uvicorn.Server):
+    """uvicorn's server that drains: a first signal lets open requests end, a second one ends the process."""
+
+    def __init__(self, config: uvicorn.Config, service: Service, text: str) -> None:
+        super().__init__(config)
+        self.exit_code = 0
+        self._service = service
+        self._text = text
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._tasks.append(asyncio.create_task(self._watch()))
+        print(self._text, flush=True)
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """As uvicorn's, but the signals are not raised once more: a drained server exits with 0."""
+        before = {number: signal.signal(number, self.handle_exit) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+        if self._service.is_draining:
+            # Nobody is told anything any more; what a process holds the system takes back.
+            os._exit(128 + sig)
+        self._service.is_draining = True
+        asyncio.get_running_loop().call_soon_threadsafe(self._start_drain)
+
+    def _start_drain(self) -> None:
+        self._tasks.append(asyncio.create_task(self._drain()))
+
+    async def _drain(self) -> None:
+        """The port stays open meanwhile, so that /ready and new requests are answered with 503."""
+        llm, limit_s = self._service.llm, self._service.settings.shutdown_timeout_s
+        log.info("shutting down: %d open requests have %g s", llm.num_open, limit_s)
+        end_s = time.monotonic() + limit_s
+        while llm.num_open and time.monotonic() < end_s:
+            await asyncio.sleep(0.05)
+        llm.abort_all("the server is shutting down")
+        await self._wait_for_the_last()
+        self.should_exit = True
+
+    async def _watch(self) -> None:
+        why = await Watchdog(self._service).run()
+        if self.should_exit:
+            return
+        log.error("%s; the server ends", why)
+        self.exit_code = 1
+        self._service.is_draining = True
+        if not self._service.llm.is_dead:
+            self._service.llm.fail(EngineDeadError(why))
+        await self._wait_for_the_last()
+        self.should_exit = True
+
+    async def _wait_for_the_last(self) -> None:
+        end_s = time.monotonic() + LAST_WORDS_S
+        while self._service.llm.num_open and time.monotonic() < end_s:
+            await asyncio.sleep(0.02)
+
+
+def exit_now(code: int) -> None:
+    """Ends the process though a thread is stuck in a step."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)

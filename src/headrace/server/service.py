@@ -1,0 +1,122 @@
+"""What all routes share: the engine, the settings, the books of requests and steps, and whether the server drains."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from starlette.requests import Request
+
+from headrace.engine.chat import RenderedChat
+from headrace.engine.host import AsyncLLM
+from headrace.server.books import Books
+from headrace.server.errors import ApiError, bad_request
+from headrace.server.flight import FlightRecorder
+from headrace.server.metrics import ServerMetrics
+from headrace.server.settings import Settings
+from headrace.server.sse import EventStream
+
+TEMPLATE_THREADS = 4
+REFUSED_VARIABLES = frozenset(
+    "tokenize chat_template conversation conversations messages tools documents padding truncation max_length "
+    "return_tensors return_dict tokenizer tokenizer_kwargs add_generation_prompt continue_final_message".split()
+)
+"""Names in chat_template_kwargs that would not be variables of a template but orders to whoever renders it."""
+
+
+class Service:
+    """Lives as long as the server; used from its event loop."""
+
+    def __init__(self, llm: AsyncLLM, settings: Settings, flight: FlightRecorder | None = None) -> None:
+        self.llm = llm
+        self.settings = settings
+        self.flight = flight or FlightRecorder(settings.num_steps)
+        self.books = Books(llm.engine.core, settings.num_remembered)
+        self.metrics = ServerMetrics(llm, settings.model_name, self.flight)
+        self.is_draining = False
+        self.senders: dict[EventStream, None] = {}
+        self.started_s = int(time.time())
+        self._renderers = ThreadPoolExecutor(TEMPLATE_THREADS, "headrace-template")
+        llm.engine.metrics.listen(self.books.finished)
+        llm.engine.metrics.listen(self.metrics.finished)
+
+    def close(self) -> None:
+        self._renderers.shutdown(wait=False, cancel_futures=True)
+
+    def check_model(self, name: str | None) -> str:
+        """The name that the answer says; 404 for one that nobody serves."""
+        if name is None or name == "":
+            return self.settings.model_name
+        if name not in self.settings.model_names:
+            known = ", ".join(self.settings.model_names)
+            raise ApiError(404, f"the model {name[:200]!r} does not exist; served: {known}", "model", "model_not_found")
+        return name
+
+    def not_ready(self) -> str | None:
+        """Why no request can be taken now, None if one can."""
+        core, resolved = self.llm.engine.core, self.llm.engine.resolved
+        if self.llm.is_dead:
+            return "the engine stopped"
+        if self.is_draining:
+            return "the server is shutting down"
+        limit = resolved.max_num_queued_requests
+        if limit is not None and core.num_queued >= limit:
+            return "the queue is full"
+        return None
+
+    async def render(
+        self,
+        messages: Any,
+        add_generation_prompt: bool = True,
+        continue_final_message: bool = False,
+        variables: Mapping[str, Any] | None = None,
+    ) -> RenderedChat:
+        """A conversation as the model's template shows it, made beside the event loop within its time."""
+        if not isinstance(messages, list):
+            raise bad_request("messages", "must be a list of messages")
+        if refused := REFUSED_VARIABLES.intersection(variables or {}):
+            raise bad_request(
+                "chat_template_kwargs", f"may not hold {min(refused)!r}; it names variables of the template"
+            )
+        template = self.llm.engine.chat_template()
+        limit_s = self.settings.template_timeout_s
+
+        def work() -> RenderedChat:
+            return template.render(messages, add_generation_prompt, continue_final_message, **(variables or {}))
+
+        try:
+            return await self._beside(work, limit_s)
+        except TimeoutError:
+            raise bad_request("messages", f"the chat template took more than {limit_s:g} s") from None
+        except RecursionError:
+            raise bad_request("messages", "are nested too deeply") from None
+
+    async def _beside(self, work: Callable[[], RenderedChat], limit_s: float) -> RenderedChat:
+        running = asyncio.get_running_loop().run_in_executor(self._renderers, work)
+        async with asyncio.timeout(limit_s):
+            return await running
+
+
+def new_id(request: Request, prefix: str, chosen: Any = None) -> str:
+    """The id of an answer: what the client chose, in the body or as X-Request-Id, behind the protocol's prefix."""
+    if isinstance(chosen, str) and chosen:
+        if len(chosen) > 256 or not chosen.isprintable():
+            raise bad_request("request_id", "must be at most 256 printable characters")
+        return prefix + chosen
+    return prefix + str(request.scope.get("headrace.request_id") or uuid.uuid4().hex)
+
+
+def prompt_of(chat: RenderedChat) -> dict[str, Any]:
+    return {"prompt": chat.text, "prompt_token_ids": chat.token_ids}
+
+
+def token_counts(outputs: Sequence[Any]) -> list[tuple[int, int, int]]:
+    """(prompt, output, cached) tokens of finished outputs."""
+    return [
+        (len(o.prompt_token_ids), sum(len(choice.token_ids) for choice in o.outputs), o.num_cached_tokens)
+        for o in outputs
+    ]

@@ -1,0 +1,71 @@
+"""POST /tokenize and /detokenize, as vLLM has them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from headrace.engine.inputs import clean_text
+from headrace.server.body import read_json
+from headrace.server.errors import bad_request
+from headrace.server.logprobs import token_text
+from headrace.server.protocol.fields import check_extra
+from headrace.server.protocol.tokens import DetokenizeRequest, TokenizeRequest
+from headrace.server.service import Service
+from headrace.server.sse import encode
+from headrace.words.outputs import Logprob
+
+
+async def tokenize(service: Service, request: Request) -> Response:
+    body = TokenizeRequest.model_validate(await read_json(request, service.settings))
+    service.check_model(body.model)
+    adds = body.add_special_tokens
+    warnings = check_extra(body.model_copy())
+    if (body.prompt is None) == (body.messages is None):
+        raise bad_request("prompt", "give either prompt or messages")
+    if body.messages is not None:
+        continues = bool(body.continue_final_message)
+        generates = not continues if body.add_generation_prompt is None else body.add_generation_prompt
+        chat = await service.render(body.messages, generates, continues, body.chat_template_kwargs)
+        ids = chat.token_ids
+    else:
+        ids = _encode(service, body.prompt or "", adds is not False)
+    return Response(encode(_shape(service, body, ids, warnings)), media_type="application/json")
+
+
+def _encode(service: Service, text: str, adds_special_tokens: bool) -> list[int]:
+    limit = service.llm.engine.inputs.bounds.limits.prompt_chars
+    if len(text) > limit:
+        raise bad_request("prompt", f"at most {limit} characters are read, got {len(text)}; shorten it")
+    return service.llm.engine.tokenizer.encode(clean_text(text), add_special_tokens=adds_special_tokens)
+
+
+def _shape(service: Service, body: TokenizeRequest, ids: list[int], warnings: list[str]) -> dict[str, Any]:
+    shaped: dict[str, Any] = {
+        "count": len(ids),
+        "max_model_len": service.llm.engine.resolved.scheduler.max_model_len,
+        "tokens": ids,
+        "token_strs": None,
+    }
+    if body.return_token_strs:
+        token_bytes = service.llm.engine.tokenizer.token_bytes
+        shaped["token_strs"] = [token_text(Logprob(0.0, bytes=token_bytes(i))) for i in ids]
+    return shaped | ({"warnings": warnings} if warnings else {})
+
+
+async def detokenize(service: Service, request: Request) -> Response:
+    body = DetokenizeRequest.model_validate(await read_json(request, service.settings))
+    service.check_model(body.model)
+    warnings = check_extra(body)
+    width = service.llm.engine.inputs.bounds.vocab_size
+    if not isinstance(body.tokens, list):
+        raise bad_request("tokens", "must be a list of token ids")
+    for token_id in body.tokens:
+        if type(token_id) is not int or not 0 <= token_id < width:
+            raise bad_request("tokens", f"ids must be whole numbers from 0 to {width - 1}, got {str(token_id)[:60]}")
+    text = service.llm.engine.tokenizer.decode(body.tokens, skip_special_tokens=False)
+    return Response(
+        encode({"prompt": text} | ({"warnings": warnings} if warnings else {})), media_type="application/json"
+    )
