@@ -6,12 +6,13 @@ import inspect
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import PurePath
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.model import LogLevelOption, ModelOption
+from headrace.cli.model import LogLevel, LogLevelOption, ModelOption
 from headrace.cli.options import Options, engine_keywords, engine_options, option, takes
+from headrace.server.settings import LogFormat, Settings
 from headrace.words import envs
 from headrace.words.config import DEFAULT_MODEL, EngineConfig, engine_config
 from headrace.words.errors import ConfigError
@@ -38,77 +39,65 @@ NOT_BUILT: dict[str, tuple[Any, Any, str]] = {
 }
 """vLLM's flags that are parsed: their kind, the value that asks for nothing, and what they would ask for."""
 PANEL = "Server"
+FLAGS: dict[str, tuple[Any, str, str]] = {
+    "host": (str, "host", "address to listen at"),
+    "port": (int, "port", "port to listen at; 0 takes a free one"),
+    "served_model_name": (list[str], "model_names", "what clients call the model; may be given several times"),
+    "api_key": (list[str], "api_keys", "key that clients must send; may be given several times"),
+    "shutdown_timeout": (float, "shutdown_timeout_s", "seconds that open requests have after SIGTERM"),
+    "step_timeout": (float, "wedge_timeout_s", "seconds after which a step counts as stuck"),
+    "send_timeout": (float, "send_timeout_s", "seconds that a reader may leave its stream full"),
+    "max_body_bytes": (int, "max_body_bytes", "largest body of a request"),
+    "max_connections": (int, "max_connections", "connections at once; default: what ulimit -n allows"),
+}
+"""Flags of the server: their kind, the field of Settings, and what the help says."""
 
 
 def server_options() -> list[inspect.Parameter]:
+    return [option(name, kind, text, PANEL) for name, (kind, _, text) in FLAGS.items()]
+
+
+def other_options() -> list[inspect.Parameter]:
     """Unlisted ones: vLLM's other names and what is not built."""
     aliases = [option(name, int, "", PANEL, hidden=True) for name in ALIASES]
     return aliases + [option(name, kind, "", PANEL, hidden=True) for name, (kind, _, _) in NOT_BUILT.items()]
 
 
-@takes(engine=engine_options, others=server_options)
+@takes(server=server_options, engine=engine_options, others=other_options)
 def serve(
     name: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="The model, as --model names it.")] = None,
     model: ModelOption = DEFAULT_MODEL,
-    host: Annotated[str, typer.Option(help="Address to listen at.", rich_help_panel=PANEL)] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port; 0 takes a free one.", rich_help_panel=PANEL)] = 8000,
-    served_model_name: Annotated[
-        list[str] | None, typer.Option(help="What clients call the model; may be given again.", rich_help_panel=PANEL)
-    ] = None,
-    api_key: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Key that clients must send; may be given again, or as HEADRACE_API_KEY.", rich_help_panel=PANEL
-        ),
-    ] = None,
     seed: Annotated[int | None, typer.Option(help="Seed of the engine.", rich_help_panel=PANEL)] = None,
-    shutdown_timeout: Annotated[
-        float, typer.Option(help="Seconds that open requests have after SIGTERM.", min=0, rich_help_panel=PANEL)
-    ] = 30.0,
-    step_timeout: Annotated[
-        float, typer.Option(help="Seconds after which a step counts as stuck.", min=0.1, rich_help_panel=PANEL)
-    ] = 300.0,
-    send_timeout: Annotated[
-        float, typer.Option(help="Seconds that a reader may leave its stream full.", min=0.1, rich_help_panel=PANEL)
-    ] = 60.0,
-    max_body_bytes: Annotated[int, typer.Option(help="Largest body of a request.", min=1, rich_help_panel=PANEL)] = 32
-    << 20,
-    max_connections: Annotated[
-        int | None,
-        typer.Option(help="Connections at once; default: what ulimit -n allows.", min=1, rich_help_panel=PANEL),
-    ] = None,
-    log_format: Annotated[
-        Literal["text", "json"], typer.Option(help="Shape of a line of the log.", rich_help_panel=PANEL)
-    ] = "text",
+    log_format: Annotated[LogFormat, typer.Option(help="Shape of a line of the log.", rich_help_panel=PANEL)] = "text",
     log_level: LogLevelOption = None,
-    uvicorn_log_level: Annotated[Literal["debug", "info", "warning", "error"] | None, typer.Option(hidden=True)] = None,
+    uvicorn_log_level: Annotated[LogLevel | None, typer.Option(hidden=True)] = None,
     *,
+    server: Options,
     engine: Options,
     others: Options,
 ) -> int:
     """Serve a model: OpenAI's API, Anthropic's messages, health, metrics, and the life of every request.
 
-    Without a key only this machine is served. SIGTERM lets open requests end; a second one ends the server at once.
+    Without a key only this machine is served; HEADRACE_API_KEY may hold one. SIGTERM lets open requests end, a second
+    one ends the server at once.
     """
     from headrace.server.logs import set_up
     from headrace.server.run import serve as run_server
-    from headrace.server.settings import Settings
 
     set_up(log_level or uvicorn_log_level or envs.get("HEADRACE_LOG_LEVEL") or "warning", log_format)
     asked = engine_config_of(name or model, engine, others, seed)
-    key = envs.get("HEADRACE_API_KEY")
-    settings = Settings(
-        host=host,
-        port=port,
-        model_names=tuple(served_model_name or [shown_name(asked.model)]),
-        api_keys=tuple([*(api_key or []), *([key] if key else [])]),
-        shutdown_timeout_s=shutdown_timeout,
-        wedge_timeout_s=step_timeout,
-        send_timeout_s=send_timeout,
-        max_body_bytes=max_body_bytes,
-        max_connections=max_connections,
-    )
-    return run_server(asked, settings)
+    return run_server(asked, settings_of(server, asked.model))
+
+
+def settings_of(given: Options, model: str) -> Settings:
+    values = {FLAGS[name][1]: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    for name, value in values.items():
+        if isinstance(value, int | float) and not value >= 0:
+            raise ConfigError(name, f"must be at least 0, got {value}")
+    values.setdefault("model_names", (shown_name(model),))
+    if key := envs.get("HEADRACE_API_KEY"):
+        values["api_keys"] = (*values.get("api_keys", ()), key)
+    return Settings(**values)
 
 
 def engine_config_of(model: str, engine: Options, others: Options, seed: int | None) -> EngineConfig:

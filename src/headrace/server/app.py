@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from importlib import metadata
 from typing import Any
 
 from fastapi import FastAPI
@@ -36,7 +37,12 @@ POSTS: dict[str, tuple[Create, type[Body], str]] = {
 
 def make_app(service: Service) -> ASGIApp:
     app = FastAPI(
-        title="Headrace", version=_version(), docs_url=None, redoc_url=None, redirect_slashes=False, openapi_url=None
+        title="Headrace",
+        version=metadata.version("headrace"),
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        openapi_url=None,
     )
     _add_work(app, service)
     _add_operations(app, service)
@@ -47,12 +53,6 @@ def make_app(service: Service) -> ASGIApp:
 
     app.add_exception_handler(HTTPException, tell)
     return Gate(app, service)
-
-
-def _version() -> str:
-    import headrace
-
-    return str(headrace.__version__)
 
 
 def _add_work(app: FastAPI, service: Service) -> None:

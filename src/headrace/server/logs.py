@@ -6,14 +6,14 @@ import json
 import logging
 import sys
 import time
-from typing import Any, Literal
+from typing import Any
 
 from starlette.types import Scope
 
+from headrace.server.settings import LogFormat
 from headrace.words.log import get_logger
 
 log = get_logger("headrace.access")
-LogFormat = Literal["text", "json"]
 
 
 def log_response(scope: Scope, status: int, took_s: float, request_id: str) -> None:

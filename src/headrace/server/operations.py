@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from importlib import metadata
 from typing import Any
 
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 
+from headrace.engine.live import is_working
 from headrace.server.books import PREFIXES
 from headrace.server.errors import ApiError
 from headrace.server.service import Service
@@ -20,8 +22,6 @@ def json_response(value: Any, status: int = 200) -> Response:
 
 def health(service: Service) -> Response:
     """Alive: the process answers, and the engine's heart beats or has no reason to."""
-    from headrace.engine.live import is_working
-
     core = service.llm.engine.core
     age_s = time.monotonic() - core.last_step_s if is_working(core) else 0.0
     is_well = not service.llm.is_dead and age_s <= service.settings.wedge_timeout_s
@@ -41,9 +41,7 @@ def metrics(service: Service) -> Response:
 
 
 def version() -> Response:
-    import headrace
-
-    return json_response({"version": headrace.__version__})
+    return json_response({"version": metadata.version("headrace")})
 
 
 def models(service: Service) -> Response:

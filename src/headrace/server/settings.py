@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
+LogFormat = Literal["text", "json"]
 MIB = 1 << 20
 
 
