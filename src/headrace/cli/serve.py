@@ -90,7 +90,9 @@ def serve(
 
 
 def settings_of(given: Options, model: str) -> Settings:
-    values = {FLAGS[name][1]: tuple(value) if isinstance(value, list) else value for name, value in given.items()}
+    values: Options = {
+        FLAGS[name][1]: tuple(value) if isinstance(value, list) else value for name, value in given.items()
+    }
     for name, value in values.items():
         if isinstance(value, int | float) and not value >= 0:
             raise ConfigError(name, f"must be at least 0, got {value}")

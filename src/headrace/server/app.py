@@ -13,8 +13,9 @@ from starlette.responses import Response
 from starlette.types import ASGIApp
 
 from headrace.server import chat, completions, embeddings, messages, operations, page, tokens
+from headrace.server.body import ClientGone
 from headrace.server.docs import docs_page, finish_schema
-from headrace.server.errors import api_error, error_response
+from headrace.server.errors import ApiError, api_error, error_response
 from headrace.server.gate import Gate, dialect_of
 from headrace.server.protocol.chat import ChatRequest
 from headrace.server.protocol.completions import CompletionRequest
@@ -22,7 +23,10 @@ from headrace.server.protocol.fields import Body
 from headrace.server.protocol.messages import CountTokensRequest, MessagesRequest
 from headrace.server.protocol.tokens import DetokenizeRequest, EmbeddingRequest, TokenizeRequest
 from headrace.server.service import Service
+from headrace.words.errors import HeadraceError
+from headrace.words.log import get_logger
 
+log = get_logger(__name__)
 Create = Callable[[Service, Request], Awaitable[Response]]
 POSTS: dict[str, tuple[Create, type[Body], str]] = {
     "/v1/chat/completions": (chat.create, ChatRequest, "Answer a conversation."),
@@ -49,7 +53,7 @@ def make_app(service: Service) -> ASGIApp:
     _add_pages(app)
 
     async def tell(request: Request, error: Exception) -> Response:
-        return error_response(api_error(error), dialect_of(request.url.path), request.scope.get("headrace.request_id"))
+        return _told(request, api_error(error))
 
     app.add_exception_handler(HTTPException, tell)
     return Gate(app, service)
@@ -69,10 +73,24 @@ def _add_work(app: FastAPI, service: Service) -> None:
 
 
 def _bound(create: Create, service: Service) -> Callable[[Request], Awaitable[Response]]:
+    """A route, and every error of it as an answer; nobody reads the answer of a client that is gone."""
+
     async def endpoint(request: Request) -> Response:
-        return await create(service, request)
+        try:
+            return await create(service, request)
+        except ClientGone:
+            return _told(request, ApiError(499, "the client is gone", closes=True))
+        except Exception as error:
+            known = api_error(error, service.settings.retry_after_s)
+            if known.status >= 500 and not isinstance(error, HeadraceError | ApiError):
+                log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+            return _told(request, known)
 
     return endpoint
+
+
+def _told(request: Request, error: ApiError) -> Response:
+    return error_response(error, dialect_of(request.url.path), request.scope.get("headrace.request_id"))
 
 
 def _body_schema(body: type[Body]) -> dict[str, Any]:
@@ -81,51 +99,40 @@ def _body_schema(body: type[Body]) -> dict[str, Any]:
 
 
 def _add_operations(app: FastAPI, service: Service) -> None:
-    async def health() -> Response:
-        return operations.health(service)
-
-    async def ready() -> Response:
-        return operations.ready(service)
-
-    async def metrics() -> Response:
-        return operations.metrics(service)
-
-    async def version() -> Response:
-        return operations.version()
-
-    async def models() -> Response:
-        return operations.models(service)
-
-    async def model(name: str) -> Response:
-        return operations.model(service, name)
-
-    async def requests() -> Response:
-        return operations.requests(service)
-
-    async def request_life(name: str) -> Response:
-        return operations.request(service, name)
-
-    async def abort_request(name: str) -> Response:
-        return operations.abort(service, name)
-
-    async def steps(request: Request) -> Response:
-        return operations.steps(service, request)
-
-    for path, endpoint, text in (
-        ("/health", health, "Is the process alive, and its engine?"),
-        ("/ready", ready, "Will a request be taken now?"),
-        ("/metrics", metrics, "Prometheus's text format."),
-        ("/version", version, "The version."),
-        ("/v1/models", models, "The names of the model."),
-        ("/v1/models/{name:path}", model, "One of the names."),
-        ("/v1/requests", requests, "Open requests and the last finished ones."),
-        ("/v1/requests/{name:path}", request_life, "The whole life of a request."),
-        ("/v1/steps", steps, "The flight recorder: the last steps."),
+    for method, path, answer, text in (
+        ("GET", "/health", operations.health, "Is the process alive, and its engine?"),
+        ("GET", "/ready", operations.ready, "Will a request be taken now?"),
+        ("GET", "/metrics", operations.metrics, "Prometheus's text format."),
+        ("GET", "/version", operations.version, "The version."),
+        ("GET", "/v1/models", operations.models, "The names of the model."),
+        ("GET", "/v1/models/{name:path}", operations.model, "One of the names."),
+        ("GET", "/v1/requests", operations.requests, "Open requests and the last finished ones."),
+        ("GET", "/v1/requests/{name:path}", operations.request, "The whole life of a request."),
+        ("DELETE", "/v1/requests/{name:path}", operations.abort, "Abort a request."),
+        ("GET", "/v1/steps", operations.steps, "The flight recorder: the last steps."),
     ):
-        app.add_api_route(path, endpoint, methods=["GET"], summary=text, response_class=Response)
-    app.add_api_route(
-        "/v1/requests/{name:path}", abort_request, methods=["DELETE"], summary="Abort.", response_class=Response
-    )
+        app.add_api_route(
+            path,
+            _bound(_later(answer), service),
+            methods=[method],
+            summary=text,
+            operation_id=f"{method.lower()}_{answer.__name__}",
+            response_class=Response,
+            openapi_extra=_path_schema(path),
+        )
+
+
+def _later(answer: Callable[[Service, Request], Response]) -> Create:
+    async def create(service: Service, request: Request) -> Response:
+        return answer(service, request)
+
+    return create
+
+
+def _path_schema(path: str) -> dict[str, Any] | None:
+    if "{name" not in path:
+        return None
+    return {"parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]}
 
 
 def _add_pages(app: FastAPI) -> None:

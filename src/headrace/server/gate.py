@@ -12,7 +12,6 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.server import page
-from headrace.server.body import ClientGone
 from headrace.server.errors import ApiError, Dialect, api_error, error_response, overloaded
 from headrace.server.logs import log_response
 from headrace.server.service import Service
@@ -47,10 +46,6 @@ class Gate:
         try:
             self._admit(scope, headers)
             await self._app(scope, receive, response.send)
-        except ClientGone:
-            response.status = response.status or 499
-            if response.status == 499:
-                await response.end_silently(scope, receive)
         except Exception as error:
             await self._tell(error, scope, receive, response)
         finally:
@@ -118,10 +113,6 @@ class _Watched:
             headers = [*message.get("headers", ()), (b"x-request-id", self.request_id.encode("latin-1"))]
             message = {**message, "headers": headers}
         await self._send(message)
-
-    async def end_silently(self, scope: Scope, receive: Receive) -> None:
-        """Nobody reads it; the server below wants an end all the same."""
-        await error_response(ApiError(499, "the client is gone", closes=True))(scope, receive, self._send)
 
 
 def dialect_of(path: str) -> Dialect:

@@ -20,7 +20,7 @@ def json_response(value: Any, status: int = 200) -> Response:
     return Response(encode(value), status, media_type="application/json", headers={"cache-control": "no-store"})
 
 
-def health(service: Service) -> Response:
+def health(service: Service, asked: Request) -> Response:
     """Alive: the process answers, and the engine's heart beats or has no reason to."""
     core = service.llm.engine.core
     age_s = time.monotonic() - core.last_step_s if is_working(core) else 0.0
@@ -29,27 +29,27 @@ def health(service: Service) -> Response:
     return json_response({"status": status, "heartbeat_age_s": round(age_s, 3)}, 200 if is_well else 503)
 
 
-def ready(service: Service) -> Response:
+def ready(service: Service, asked: Request) -> Response:
     why = service.not_ready()
     core = service.llm.engine.core
     shaped = {"ready": why is None, "reason": why, "num_queued": core.num_queued, "num_open": service.llm.num_open}
     return json_response(shaped, 200 if why is None else 503)
 
 
-def metrics(service: Service) -> Response:
+def metrics(service: Service, asked: Request) -> Response:
     return PlainTextResponse(service.metrics.text(), media_type="text/plain; version=0.0.4; charset=utf-8")
 
 
-def version() -> Response:
+def version(service: Service, asked: Request) -> Response:
     return json_response({"version": metadata.version("headrace")})
 
 
-def models(service: Service) -> Response:
+def models(service: Service, asked: Request) -> Response:
     return json_response({"object": "list", "data": [_model(service, n) for n in service.settings.model_names]})
 
 
-def model(service: Service, name: str) -> Response:
-    return json_response(_model(service, service.check_model(name)))
+def model(service: Service, asked: Request) -> Response:
+    return json_response(_model(service, service.check_model(asked.path_params["name"])))
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:
@@ -64,16 +64,17 @@ def _model(service: Service, name: str) -> dict[str, Any]:
     }
 
 
-def requests(service: Service) -> Response:
+def requests(service: Service, asked: Request) -> Response:
     return json_response({"object": "list", "data": service.books.lines(service.llm.streams)})
 
 
-def request(service: Service, name: str) -> Response:
-    return json_response({"object": "list", "data": _known(service, name)})
+def request(service: Service, asked: Request) -> Response:
+    return json_response({"object": "list", "data": _known(service, asked.path_params["name"])})
 
 
-def abort(service: Service, name: str) -> Response:
+def abort(service: Service, asked: Request) -> Response:
     """Ends every open request of that id. One that has ended stays as it was; an unknown one is 404."""
+    name = asked.path_params["name"]
     count = sum(service.llm.abort(prefix + name, "cancelled by an operator") for prefix in ("", *PREFIXES))
     if not count:
         _known(service, name)
