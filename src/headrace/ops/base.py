@@ -22,6 +22,8 @@ KVCache = Any
 """One layer's paged keys and values; its page layout belongs to the backend."""
 Ints = NDArray[np.int32]
 Floats = NDArray[np.float32]
+Routes = Any
+"""Which experts each token goes to, and with what weight."""
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
 
 
@@ -169,21 +171,37 @@ class Ops(SamplingOps, Protocol):
     def begin(self, inputs: StepInputs) -> Step:
         """What all layers of one step derive from its inputs, made once."""
 
-    def embed(self, token_ids: Ints, table: Weight) -> Tensor:
-        """[T], [vocab, hidden] → [T, hidden]"""
+    def embed(self, ids: Ints, table: Weight) -> Tensor:
+        """[T], [vocab, hidden] → [T, hidden]; the step's token ids, or its positions where those are learned."""
 
     def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
         """[T, in], [out, in], [out] → [T, out]"""
 
-    def rms_norm(self, x: Tensor, weight: Weight, eps: float) -> Tensor:
-        """[…, dim] → […, dim], the mean square in fp32"""
+    def rms_norm(self, x: Tensor, weight: Weight, eps: float, offset: float = 0.0) -> Tensor:
+        """[…, dim] → […, dim]: x / rms(x) × (offset + weight), all in fp32 and rounded once"""
+
+    def layer_norm(self, x: Tensor, weight: Weight, bias: Weight, eps: float) -> Tensor:
+        """[T, dim] → [T, dim]: (x − mean) / deviation × weight + bias, all in fp32 and rounded once"""
 
     def add(self, x: Tensor, y: Tensor) -> Tensor: ...
 
     def scale(self, x: Tensor, factor: float) -> Tensor: ...
 
+    def activate(self, x: Tensor, activation: Activation) -> Tensor:
+        """[T, inner] → [T, inner]"""
+
     def glu(self, gate_up: Tensor, activation: Activation) -> Tensor:
         """[T, 2 × inner] → activation(first half) × second half, [T, inner]"""
+
+    def route(self, x: Tensor, router: Weight, num_chosen: int, renormalize: bool) -> Routes:
+        """[T, hidden], [experts, hidden] → for each token `num_chosen` experts by falling logit, ties to the lowest id,
+        with weights: the softmax over all experts, or, renormalized, over those chosen. Logits and weights are fp32."""
+
+    def experts(
+        self, x: Tensor, routes: Routes, gate_up: Sequence[Weight], down: Sequence[Weight], activation: Activation
+    ) -> Tensor:
+        """[T, hidden], per expert [2 × inner, hidden] and [hidden, inner] → [T, hidden]: the sum, in the order of a
+        token's experts, of weight × down(glu(gate_up(x))). The sum and its terms are fp32, rounded once at the end."""
 
     def split_heads(self, x: Tensor, sizes: Sequence[int], head_dim: int) -> tuple[Tensor, ...]:
         """[T, sum(sizes) × head_dim] → one [T, size, head_dim] per size"""
@@ -211,8 +229,8 @@ class Ops(SamplingOps, Protocol):
     def gather(self, x: Tensor, rows: Ints) -> Tensor:
         """[T, width], [R] → a copy of these rows, [R, width]"""
 
-    def logits(self, hidden: Tensor, weight: Weight) -> Tensor:
-        """[R, hidden], [vocab, hidden] → fp32 [R, vocab]"""
+    def logits(self, hidden: Tensor, weight: Weight, scale: float = 1.0, soft_cap: float | None = None) -> Tensor:
+        """[R, hidden], [vocab, hidden] → fp32 [R, vocab], times `scale`, then c · tanh(logit / c) for a soft cap c"""
 
     def to_numpy(self, x: Tensor) -> Floats:
         """fp32 copy or view on the host."""

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.ops.base import Activation, Floats, Forward, Ints, StepInputs
 from headrace.ops.reference.attention import attend_fast
+from headrace.ops.reference.experts import Routes, combine, route
 from headrace.ops.reference.step import Form, PagedCache, Step
 from headrace.ops.reference.strict import attend_strict, in_row_tiles
 from headrace.ops.reference.weight import Weight
@@ -59,8 +60,8 @@ class ModelOps:
     def begin(self, inputs: StepInputs) -> Step:
         return Step.of(inputs)
 
-    def embed(self, token_ids: Ints, table: Weight) -> torch.Tensor:
-        return F.embedding(torch.from_numpy(token_ids), table.as_table())
+    def embed(self, ids: Ints, table: Weight) -> torch.Tensor:
+        return F.embedding(torch.from_numpy(ids), table.as_table())
 
     def linear(self, x: torch.Tensor, weight: Weight, bias: Weight | None = None) -> torch.Tensor:
         added = None if bias is None else bias.plain
@@ -68,9 +69,14 @@ class ModelOps:
             return in_row_tiles(x, self._fixed_rows, lambda rows: F.linear(rows, weight.plain, added))
         return weight.multiply(x, added)
 
-    def rms_norm(self, x: torch.Tensor, weight: Weight, eps: float) -> torch.Tensor:
+    def rms_norm(self, x: torch.Tensor, weight: Weight, eps: float, offset: float = 0.0) -> torch.Tensor:
         # All in fp32: torch's own norm of bf16 multiplies mixed types, which takes ten times as long.
-        return F.rms_norm(x.float(), (x.shape[-1],), weight.plain.float(), eps).to(x.dtype)
+        factor = weight.plain.float() + offset if offset else weight.plain.float()
+        return F.rms_norm(x.float(), (x.shape[-1],), factor, eps).to(x.dtype)
+
+    def layer_norm(self, x: torch.Tensor, weight: Weight, bias: Weight, eps: float) -> torch.Tensor:
+        factor, added = weight.plain.float(), bias.plain.float()
+        return F.layer_norm(x.float(), (x.shape[-1],), factor, added, eps).to(x.dtype)
 
     def add(self, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
         return x + y
@@ -78,9 +84,35 @@ class ModelOps:
     def scale(self, x: torch.Tensor, factor: float) -> torch.Tensor:
         return x * factor
 
+    def activate(self, x: torch.Tensor, activation: Activation) -> torch.Tensor:
+        return ACTIVATIONS[activation](x)
+
     def glu(self, gate_up: torch.Tensor, activation: Activation) -> torch.Tensor:
         gate, up = gate_up.chunk(2, dim=-1)
         return ACTIVATIONS[activation](gate).mul_(up)
+
+    def _linear_fp32(self, x: torch.Tensor, weight: Weight) -> torch.Tensor:
+        """A product whose sums and result are fp32 whatever the inputs have."""
+        matrix = weight.plain.float()
+        if self._fixed_rows:
+            return in_row_tiles(x.float(), self._fixed_rows, lambda rows: F.linear(rows, matrix))
+        return F.linear(x.float(), matrix)
+
+    def route(self, x: torch.Tensor, router: Weight, num_chosen: int, renormalize: bool) -> Routes:
+        return route(self._linear_fp32(x, router), num_chosen, renormalize)
+
+    def experts(
+        self,
+        x: torch.Tensor,
+        routes: Routes,
+        gate_up: Sequence[Weight],
+        down: Sequence[Weight],
+        activation: Activation,
+    ) -> torch.Tensor:
+        def run(expert: int, tokens: torch.Tensor) -> torch.Tensor:
+            return self._linear_fp32(self.glu(self.linear(tokens, gate_up[expert]), activation), down[expert])
+
+        return combine(x, routes, run)
 
     def split_heads(self, x: torch.Tensor, sizes: Sequence[int], head_dim: int) -> tuple[torch.Tensor, ...]:
         heads = x.view(x.shape[0], -1, head_dim)
@@ -119,8 +151,13 @@ class ModelOps:
     def gather(self, x: torch.Tensor, rows: Ints) -> torch.Tensor:
         return x.index_select(0, torch.from_numpy(rows))
 
-    def logits(self, hidden: torch.Tensor, weight: Weight) -> torch.Tensor:
-        return self.linear(hidden, weight).float()
+    def logits(
+        self, hidden: torch.Tensor, weight: Weight, scale: float = 1.0, soft_cap: float | None = None
+    ) -> torch.Tensor:
+        found = self.linear(hidden, weight).float()
+        if scale != 1.0:
+            found = found * scale
+        return found if soft_cap is None else torch.tanh(found / soft_cap) * soft_cap
 
     def to_numpy(self, x: torch.Tensor) -> Floats:
         return x.detach().float().numpy()
