@@ -82,11 +82,13 @@ def test_what_is_null_is_as_good_as_absent():
 def test_any_numbers_make_a_finite_table_or_a_refusal():
     """A seeded walk over kinds and values; JSON is what a file can say."""
     draw = np.random.default_rng(5)
-    values = [None, 0, 1, 2, 4.0, 0.5, -1, 1e9, 1e300, math.nan, math.inf, "x", [1.0], {}, True, 10**400]
+    values = [None, 0, 1, 2, 4.0, 0.5, -1, 1e9, 1e300, math.nan, math.inf, "x", [1.0], [2.0] * 8, {}, True, 10**400]
     names = ("factor", "beta_fast", "beta_slow", "mscale", "mscale_all_dim", "attention_factor", *list(LLAMA3)[2:])
+    names += ("long_factor", "short_factor")
+    factors = {"long_factor": [1.5] * 8, "short_factor": [1.0] * 8}
     outcomes = {"table": 0, "refused": 0}
     for _ in range(1500):
-        scaling = {**LLAMA3, "type": str(draw.choice(["linear", "dynamic", "yarn", "llama3"]))}
+        scaling = {**LLAMA3, **factors, "type": str(draw.choice(["linear", "dynamic", "yarn", "llama3", "longrope"]))}
         for name in draw.choice(names, draw.integers(1, 3)):
             scaling[str(name)] = values[draw.integers(len(values))]
         outcomes[outcome(json.loads(json.dumps({**f.CONFIG, "head_dim": 16, "rope_scaling": scaling})))] += 1

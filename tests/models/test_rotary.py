@@ -19,6 +19,11 @@ LLAMA31 = {
     "high_freq_factor": 4.0,
     "original_max_position_embeddings": 8_192,
 }
+LONG = {
+    "short_factor": [1.0 + 0.01 * i for i in range(DIM // 2)],
+    "long_factor": [1.1 * 1.05**i for i in range(DIM // 2)],
+    "original_max_position_embeddings": 4_096,
+}
 PUBLISHED: dict[str, tuple[str, float, int, dict[str, Any]]] = {
     "Llama 2": ("default", 10_000.0, 4_096, {}),
     "SmolLM2": ("default", 100_000.0, 8_192, {}),
@@ -46,6 +51,10 @@ PUBLISHED: dict[str, tuple[str, float, int, dict[str, Any]]] = {
         16_384,
         {"factor": 4.0, "original_max_position_embeddings": 4_096, "attention_factor": 1.3},
     ),
+    "Phi-3 at length": ("longrope", 10_000.0, 131_072, LONG),
+    "longrope, its factor given": ("longrope", 10_000.0, 131_072, {**LONG, "factor": 8.0}),
+    "longrope, amplitude given": ("longrope", 10_000.0, 131_072, {**LONG, "attention_factor": 1.3}),
+    "longrope of one length": ("longrope", 10_000.0, 4_096, LONG),
 }
 
 
@@ -79,10 +88,19 @@ def test_dynamic_frequencies_are_those_of_the_longest_sequence(length):
     assert np.allclose(table, plain, atol=1e-3) == (length <= 4_096)
 
 
+@pytest.mark.parametrize("length", [4_096, 4_097])
+def test_long_factors_are_those_of_a_model_that_may_go_beyond_its_first_length(length):
+    table = rotary_table(RopeConfig(10_000.0, "longrope", LONG), DIM, 131_072, length)
+    wanted = theirs("longrope", 10_000.0, 131_072, LONG, length)
+    np.testing.assert_allclose(table, wanted, atol=1e-3, rtol=0)
+    other = rotary_table(RopeConfig(10_000.0, "longrope", LONG), DIM, 131_072, 8_193 - length)[: len(table)]
+    assert np.abs(other - table[: len(other)]).max() > 0.1
+
+
 @pytest.mark.covers("6f")
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_table_holds_every_position_up_to_max_model_len(kind):
-    numbers = {**LLAMA31, "factor": 2.0, "original_max_position_embeddings": 64}
+    numbers = {**LLAMA31, "factor": 2.0, "original_max_position_embeddings": 64, "long_factor": [2.0] * 8}
     table = rotary_table(RopeConfig(10_000.0, kind, numbers), 16, 128, 300)
     assert table.shape == (300, 16) and np.isfinite(table).all()
     assert len({row.tobytes() for row in table}) == 300
@@ -104,8 +122,22 @@ def test_divisors_stand_for_the_numbers_they_were_made_from():
 
 
 def test_unknown_kinds_and_missing_numbers_are_named():
-    with pytest.raises(ModelError, match="'spiral' is unknown; known are default, linear, dynamic, llama3, yarn"):
+    known = "default, linear, dynamic, llama3, yarn, longrope"
+    with pytest.raises(ModelError, match=f"'spiral' is unknown; known are {known}"):
         rotary_table(RopeConfig(kind="spiral"), 16, 128, 128)
     for kind, number in [("linear", "factor"), ("dynamic", "factor"), ("yarn", "factor"), ("llama3", "factor")]:
         with pytest.raises(ModelError, match=f"'{kind}' lacks its number '{number}'"):
             rotary_table(RopeConfig(kind=kind), 16, 128, 128)
+    for length, name in [(64, "short_factor"), (65, "long_factor")]:
+        rope = RopeConfig(kind="longrope", scaling={"original_max_position_embeddings": 64, "factor": 2.0})
+        with pytest.raises(ModelError, match=f"'longrope' lacks its number '{name}'"):
+            rotary_table(rope, 16, 128, length)
+
+
+def test_what_is_wrong_with_numbers_is_said_with_the_file_that_holds_them():
+    rope = RopeConfig(kind="longrope", scaling={"short_factor": [1.0] * 7})
+    with pytest.raises(ModelError, match=r"^a\.gguf: rope type 'longrope' has 7 values in short_factor for 16 rotated"):
+        rotary_table(rope, 16, 128, 128, "a.gguf")
+    rope = RopeConfig(kind="longrope", scaling={"long_factor": [1.0] * 8, "original_max_position_embeddings": 1})
+    with pytest.raises(ModelError, match=r"^a\.gguf: .* needs an original_max_position_embeddings above 1, got 1"):
+        rotary_table(rope, 16, 128, 128, "a.gguf")

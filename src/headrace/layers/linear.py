@@ -3,47 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
+
+from numpy.typing import NDArray
 
 from headrace.comm import Comm
 from headrace.layers.weights import Weights
 from headrace.ops.base import Ops, Tensor
 
+Array = NDArray[Any]
+
 
 class Linear:
-    """[T, in] → [T, out]; one weight, or several with the same input below one another (`names`, `sizes`)."""
+    """[T, in] → [T, out], weight [out, in], bias [out]"""
 
-    def __init__(
-        self, ops: Ops, weights: Weights, names: Sequence[str], sizes: Sequence[int], num_inputs: int, has_bias: bool
-    ) -> None:
+    def __init__(self, ops: Ops, weight: Array, bias: Array | None) -> None:
         self._ops = ops
-        self.weight = ops.weight(weights.stack([f"{name}.weight" for name in names], sizes, num_inputs))
-        self.bias = ops.weight(weights.stack([f"{name}.bias" for name in names], sizes)) if has_bias else None
+        self.weight = ops.weight(weight)
+        self.bias = None if bias is None else ops.weight(bias)
+
+    @classmethod
+    def read(
+        cls, ops: Ops, weights: Weights, names: Sequence[str], sizes: Sequence[int], num_inputs: int, has_bias: bool
+    ) -> Linear:
+        """One weight, or several with the same input below one another."""
+        matrix = weights.stack([f"{name}.weight" for name in names], sizes, num_inputs)
+        return cls(ops, matrix, weights.stack([f"{name}.bias" for name in names], sizes) if has_bias else None)
 
     def __call__(self, x: Tensor) -> Tensor:
         return self._ops.linear(x, self.weight, self.bias)
 
 
-class RowLinear(Linear):
+class RowLinear:
     """The input is cut over ranks: the parts are summed, and the bias is added once."""
 
-    def __init__(
-        self, ops: Ops, comm: Comm, weights: Weights, name: str, num_outputs: int, num_inputs: int, has_bias: bool
-    ) -> None:
-        super().__init__(ops, weights, [name], [num_outputs], num_inputs, has_bias)
-        self._comm = comm
-
-    def __call__(self, x: Tensor) -> Tensor:
-        bias = self.bias if self._comm.rank == 0 else None
-        return self._comm.all_reduce(self._ops.linear(x, self.weight, bias))
-
-
-class RMSNorm:
-    """x / rms(x) × weight over the last dimension (arXiv 1910.07467)."""
-
-    def __init__(self, ops: Ops, weights: Weights, name: str, size: int, eps: float) -> None:
+    def __init__(self, ops: Ops, comm: Comm, weight: Array, bias: Array | None) -> None:
         self._ops = ops
-        self._weight = ops.weight(weights.get(f"{name}.weight", size))
-        self._eps = eps
+        self._comm = comm
+        self.weight = ops.weight(weight)
+        self.bias = None if bias is None or comm.rank else ops.weight(bias)
+
+    @classmethod
+    def read(
+        cls, ops: Ops, comm: Comm, weights: Weights, name: str, num_outputs: int, num_inputs: int, has_bias: bool
+    ) -> RowLinear:
+        matrix = weights.get(f"{name}.weight", num_outputs, num_inputs)
+        return cls(ops, comm, matrix, weights.get(f"{name}.bias", num_outputs) if has_bias else None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._ops.rms_norm(x, self._weight, self._eps)
+        return self._comm.all_reduce(self._ops.linear(x, self.weight, self.bias))

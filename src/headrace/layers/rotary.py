@@ -16,18 +16,27 @@ from headrace.words.errors import ModelError
 Frequencies = NDArray[np.float32]
 
 
-def rotary_table(rope: RopeConfig, head_dim: int, max_position_embeddings: int, max_model_len: int) -> Floats:
+class RopeNumberError(ValueError):
+    """Numbers that make no table; said as what follows a file's name."""
+
+
+def rotary_table(
+    rope: RopeConfig, head_dim: int, max_position_embeddings: int, max_model_len: int, file: str = "config.json"
+) -> Floats:
     """[max_model_len, R]: R / 2 cosines and as many sines, R the even number of dimensions that are rotated.
 
-    Frequencies and angles are fp32, as in the models' training code. Scaling of the amplitude (yarn) is in the table.
+    Frequencies and angles are fp32, as in the models' training code. Scaling of the amplitude (yarn, longrope) is in
+    the table. ModelError names `file`.
     """
     if rope.kind not in KINDS:
-        raise ModelError("config.json", f"rope type {rope.kind!r} is unknown; known are {', '.join(KINDS)}")
+        raise ModelError(file, f"rope type {rope.kind!r} is unknown; known are {', '.join(KINDS)}")
     num_rotated = int(head_dim * rope.partial_factor)
     try:
         frequencies, amplitude = KINDS[rope.kind](rope, num_rotated, max_position_embeddings, max_model_len)
     except KeyError as missing:
-        raise ModelError("config.json", f"rope type {rope.kind!r} lacks its number {missing}") from None
+        raise ModelError(file, f"rope type {rope.kind!r} lacks its number {missing}") from None
+    except RopeNumberError as wrong:
+        raise ModelError(file, f"rope type {rope.kind!r} {wrong}") from None
     angles = np.arange(max_model_len, dtype=np.float32)[:, None] * frequencies.astype(np.float32)[None]
     return np.concatenate([np.cos(angles), np.sin(angles)], axis=1).astype(np.float32) * np.float32(amplitude)
 
@@ -110,5 +119,36 @@ def yarn_amplitude(numbers: Any, factor: float) -> float:
     return raised(mscale) / raised(mscale_all) if mscale and mscale_all else raised(1.0)
 
 
+def longrope(rope: RopeConfig, num_rotated: int, trained: int, max_model_len: int) -> tuple[Frequencies, float]:
+    """One divisor per dimension, one set of them for short texts and one for long (arXiv 2402.13753). Which is decided
+    here by max_model_len, so that a token's key never changes."""
+    numbers = rope.scaling
+    original = numbers.get("original_max_position_embeddings") or trained
+    name = "long_factor" if max_model_len > original else "short_factor"
+    divisors = np.array(numbers[name], np.float32)
+    if divisors.size != num_rotated // 2:
+        raise RopeNumberError(f"has {divisors.size} values in {name} for {num_rotated} rotated dimensions")
+    return plain_frequencies(rope.theta, num_rotated) / divisors, longrope_amplitude(numbers, trained, original)
+
+
+def longrope_amplitude(numbers: Any, trained: int, original: float) -> float:
+    """`attention_factor` if given, else √(1 + ln(factor) / ln(original))."""
+    if (given := numbers.get("attention_factor")) is not None:
+        return float(given)
+    factor = numbers.get("factor") or trained / original
+    if factor <= 1:
+        return 1.0
+    if original <= 1:
+        raise RopeNumberError(f"needs an original_max_position_embeddings above 1, got {original}")
+    return math.sqrt(1 + math.log(factor) / math.log(original))
+
+
 Kind = Callable[[RopeConfig, int, int, int], tuple[Frequencies, float]]
-KINDS: dict[str, Kind] = {"default": default, "linear": linear, "dynamic": dynamic, "llama3": llama3, "yarn": yarn}
+KINDS: dict[str, Kind] = {
+    "default": default,
+    "linear": linear,
+    "dynamic": dynamic,
+    "llama3": llama3,
+    "yarn": yarn,
+    "longrope": longrope,
+}

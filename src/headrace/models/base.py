@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Protocol
 
 from headrace.comm import Comm
+from headrace.layers.entries import Entries
 from headrace.layers.weights import WeightSource
 from headrace.ops.base import KVCache, Ops, StepInputs, Tensor
 from headrace.words.cache_spec import CacheSpec
@@ -17,6 +18,10 @@ class Model(Protocol):
 
     weight_bytes: int
     """What the weights take in the dtype of the ops."""
+
+    @classmethod
+    def entries(cls, raw: Mapping[str, Any], file: str) -> Entries:
+        """config.json, asked in Llama's words for what every model has."""
 
     @classmethod
     def build(cls, config: ModelConfig, weights: WeightSource, ops: Ops, comm: Comm, max_model_len: int) -> Model:

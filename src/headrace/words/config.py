@@ -64,6 +64,8 @@ class ModelConfig:
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
+    file: str = "config.json"
+    """The name of the file that says all this, for errors."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,0 +1,42 @@
+"""Mixtral: Mistral with a mixture of experts in every layer (arXiv 2401.04088)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.layers.entries import Entries
+from headrace.layers.mlp import SparseMLP
+from headrace.layers.weights import Weights
+from headrace.models.decoder import Decoder, Layer
+
+
+class Mixtral(Decoder):
+    """The weights of a token's experts always sum to one."""
+
+    defaults = {
+        "num_key_value_heads": 8,
+        "max_position_embeddings": 131_072,
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1_000_000.0,
+    }
+
+    def read(self, entries: Entries) -> None:
+        self.window = entries.count_or_none("sliding_window", None)
+        self.num_experts = entries.count("num_local_experts", 8)
+        self.num_chosen = entries.count("num_experts_per_tok", 2)
+
+    def layer(self, index: int, weights: Weights) -> Layer:
+        attention = self.attention(weights, qkv_bias=False, out_bias=False, window=self.window)
+        return self.pre_norm(weights, attention, self.sparse_mlp(weights.at("block_sparse_moe.")))
+
+    def sparse_mlp(self, weights: Weights) -> SparseMLP:
+        hidden, inner = self.config.hidden_size, self.config.intermediate_size
+        router = weights.get("gate.weight", self.num_experts, hidden)
+
+        def expert(i: int) -> tuple[NDArray[Any], NDArray[Any]]:
+            own = weights.at(f"experts.{i}.")
+            return own.stack(["w1.weight", "w3.weight"], [inner, inner], hidden), own.get("w2.weight", hidden, inner)
+
+        return SparseMLP(self.ops, self.activation, router, expert, self.num_chosen, renormalize=True)

@@ -1,0 +1,48 @@
+"""Qwen3's mixtures of experts (arXiv 2505.09388)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from headrace.layers.attention import HeadNormAttention
+from headrace.layers.entries import Entries
+from headrace.layers.mlp import MLP, SparseMLP
+from headrace.layers.weights import Weights
+from headrace.models.decoder import Decoder, Layer
+
+
+class Qwen3Moe(Decoder):
+    """Every `decoder_sparse_step`th layer is sparse, unless `mlp_only_layers` names it."""
+
+    defaults = {"num_key_value_heads": 4, "max_position_embeddings": 32_768}
+
+    def read(self, entries: Entries) -> None:
+        self.window = entries.count_or_none("sliding_window", 4096) if entries.flag("use_sliding_window") else None
+        self.num_experts = entries.count("num_experts", entries.count("num_local_experts", 128))
+        self.num_chosen = entries.count("num_experts_per_tok", 8)
+        self.inner = entries.count("moe_intermediate_size", 768)
+        self.renormalize = entries.flag("norm_topk_prob")
+        self.step = entries.count("decoder_sparse_step", 1)
+        self.dense = entries.indices("mlp_only_layers")
+
+    def is_sparse(self, index: int) -> bool:
+        return index not in self.dense and (index + 1) % self.step == 0
+
+    def layer(self, index: int, weights: Weights) -> Layer:
+        within, eps = weights.at("self_attn."), self.config.norm_eps
+        attention = HeadNormAttention.read_normed(self.ops, self.comm, within, self.shape(window=self.window), eps)
+        mlp: MLP = self.sparse_mlp(weights.at("mlp.")) if self.is_sparse(index) else self.gated_mlp(weights)
+        return self.pre_norm(weights, attention, mlp)
+
+    def sparse_mlp(self, weights: Weights) -> SparseMLP:
+        hidden, inner = self.config.hidden_size, self.inner
+        router = weights.get("gate.weight", self.num_experts, hidden)
+
+        def expert(i: int) -> tuple[NDArray[Any], NDArray[Any]]:
+            own = weights.at(f"experts.{i}.")
+            gate_up = own.stack(["gate_proj.weight", "up_proj.weight"], [inner, inner], hidden)
+            return gate_up, own.get("down_proj.weight", hidden, inner)
+
+        return SparseMLP(self.ops, self.activation, router, expert, self.num_chosen, self.renormalize)
