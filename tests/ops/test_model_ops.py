@@ -56,6 +56,18 @@ def test_logits_are_fp32(dtype):
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_logits_are_scaled_and_then_capped_in_fp32(dtype):
+    ops = ReferenceOps(dtype)
+    (x, exact), head = as_held(numbers(3, 20), dtype), numbers(41, 20, seed=1)
+    plain = exact @ as_held(head, dtype)[1].T
+    scaled, both = ops.logits(x, ops.weight(head), 0.3), ops.logits(x, ops.weight(head), 0.3, 2.0)
+    assert scaled.dtype == both.dtype == torch.float32
+    near = {"atol": 2e-2 if dtype == "bfloat16" else 1e-5, "rtol": NEAR[dtype]}
+    np.testing.assert_allclose(scaled.numpy(), plain * 0.3, **near)
+    np.testing.assert_allclose(both.numpy(), np.tanh(plain * 0.3 / 2) * 2, **near)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("shape", [(1, 1), (3, 17), (2, 5, 40), (33, 576)])
 def test_rms_norm(shape, dtype):
     ops = ReferenceOps(dtype)
@@ -63,6 +75,31 @@ def test_rms_norm(shape, dtype):
     for eps in (1e-6, 0.3):
         wanted = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + eps) * as_held(gamma, dtype)[1]
         assert_near(ops.rms_norm(x, ops.weight(gamma), eps), wanted, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_what_is_added_to_a_norms_weight_is_not_rounded_with_it(dtype):
+    ops = ReferenceOps(dtype)
+    x, exact = as_held(numbers(9, 40), dtype)
+    held, gamma = as_held(0.01 * numbers(40, seed=1), dtype)
+    wanted = exact / np.sqrt((exact**2).mean(-1, keepdims=True) + 1e-6) * (1 + gamma)
+    got = ops.rms_norm(x, ops.weight(held.float().numpy()), 1e-6, 1.0)
+    assert_near(got, wanted, dtype)
+    once = torch.from_numpy(wanted).to(got.dtype)
+    assert (got == once).float().mean() > 0.97 or dtype == "float32"
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("shape", [(1, 1), (3, 17), (33, 576)])
+def test_layer_norm(shape, dtype):
+    ops = ReferenceOps(dtype)
+    (x, exact), gamma, beta = as_held(0.1 * numbers(*shape) + 3, dtype), numbers(shape[-1], seed=1), numbers(shape[-1])
+    for eps in (1e-5, 0.3):
+        centred = exact - exact.mean(-1, keepdims=True)
+        wanted = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + eps)
+        wanted = wanted * as_held(gamma, dtype)[1] + as_held(beta, dtype)[1]
+        got = ops.layer_norm(x, ops.weight(gamma), ops.weight(beta), eps)
+        np.testing.assert_allclose(got.double().numpy(), wanted, atol=20 * NEAR[dtype], rtol=NEAR[dtype])
 
 
 ACTIVATIONS = {
@@ -80,6 +117,15 @@ def test_glu_gates_the_second_half_and_leaves_its_input(activation, dtype):
     x, exact = as_held(3 * numbers(6, 2 * 13), dtype)
     wanted = ACTIVATIONS[activation](exact[:, :13]) * exact[:, 13:]
     assert_near(ops.glu(x, activation), wanted, dtype)
+    assert np.array_equal(x.double().numpy(), exact)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_activate_leaves_its_input(activation, dtype):
+    ops = ReferenceOps(dtype)
+    x, exact = as_held(3 * numbers(6, 13), dtype)
+    assert_near(ops.activate(x, activation), ACTIVATIONS[activation](exact), dtype)
     assert np.array_equal(x.double().numpy(), exact)
 
 
