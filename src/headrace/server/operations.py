@@ -49,7 +49,7 @@ def models(service: Service, asked: Request) -> Response:
 
 
 def model(service: Service, asked: Request) -> Response:
-    return json_response(_model(service, service.check_model(asked.path_params["name"])))
+    return json_response(_model(service, service.check_model(asked.path_params["name"] or "/")))
 
 
 def _model(service: Service, name: str) -> dict[str, Any]:

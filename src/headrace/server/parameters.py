@@ -44,11 +44,14 @@ def read_bias(value: Any) -> dict[int, float]:
     """JSON's keys are texts; here they are token ids."""
     if not isinstance(value, dict):
         raise bad_request("logit_bias", "must map token ids to numbers")
+    return {_token_id(key): bias for key, bias in value.items()}
+
+
+def _token_id(key: str) -> int:
     try:
-        return {int(key): bias for key, bias in value.items()}
+        return int(key)
     except ValueError:
-        wrong = next(key for key in value if not key.lstrip("-").isdecimal())
-        raise bad_request("logit_bias", f"keys must be token ids, got {wrong[:60]!r}") from None
+        raise bad_request("logit_bias", f"keys must be token ids, got {key[:60]!r}") from None
 
 
 def split_prompts(value: Any, limit: int, param: str) -> list[Prompt]:

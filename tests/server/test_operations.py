@@ -1,0 +1,266 @@
+"""What operators see: health, readiness, metrics, lives of requests, steps, aborts, a full queue, a dead engine."""
+
+import asyncio
+import time
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from tests.engine.fakes import FakeExecutor
+from tests.server.inside import HELLO, done, engine, read_events, within
+
+from headrace.words.errors import EngineDeadError
+
+CHAT = "/v1/chat/completions"
+
+
+def slow(seconds=0.005, **more):
+    return engine(FakeExecutor(on_sample=lambda plan: time.sleep(seconds)), **more)
+
+
+def start(c, **body):
+    return asyncio.create_task(c.post(CHAT, {"messages": HELLO, "max_tokens": 300, "ignore_eos": True, **body}))
+
+
+def test_a_healthy_server_says_so():
+    async def work(c):
+        return [done(await c.get(path)) for path in ("/health", "/ready", "/version")]
+
+    health, ready, version = within(work)
+    assert health["status"] == "ok" and ready["ready"] is True and version["version"]
+
+
+def test_models_are_listed_under_every_name():
+    async def work(c):
+        listed = done(await c.get("/v1/models"))
+        one = done(await c.get("/v1/models/org/second"))
+        answer = await c.chat(model="org/second", max_tokens=1)
+        return listed, one, answer, await c.get("/v1/models/third")
+
+    listed, one, answer, missing = within(work, model_names=("toy", "org/second"))
+    assert [m["id"] for m in listed["data"]] == ["toy", "org/second"] and listed["data"][0]["max_model_len"] == 512
+    assert one == listed["data"][1] and answer["model"] == "org/second" and missing.status_code == 404
+
+
+def test_a_life_can_be_read_while_it_goes_on_and_when_it_is_over():
+    async def work(c):
+        task = start(c, max_tokens=40, request_id="mine")
+        await asyncio.sleep(0.08)
+        (running,) = done(await c.get("/v1/requests/mine"))["data"]
+        listed = done(await c.get("/v1/requests"))["data"]
+        await task
+        (over,) = done(await c.get("/v1/requests/chatcmpl-mine"))["data"]
+        return running, listed, over
+
+    running, listed, over = within(work, slow())
+    assert running["status"] == "running" and listed[0]["id"] == running["id"] == "chatcmpl-mine"
+    assert [m["to"] for m in running["choices"][0]["timeline"]] == ["waiting", "running"]
+    assert over["status"] == "finished" and over["finish_reason"] == "length" and over["num_output_tokens"] == 40
+    timeline = over["choices"][0]["timeline"]
+    assert [m["to"] for m in timeline] == ["waiting", "running", "finished"] and all(m["where"] for m in timeline)
+    assert over["time_to_first_token_s"] > 0 and over["choices"][0]["seed"] is not None
+
+
+@pytest.mark.parametrize("name", ["mine", "chatcmpl-mine"])
+def test_an_operator_aborts_a_request_and_its_client_is_told(name):
+    async def work(c):
+        whole = start(c, request_id="mine")
+        streamed = start(c, request_id="mine", stream=True)
+        other = start(c, max_tokens=30, request_id="yours", temperature=0)
+        await asyncio.sleep(0.05)
+        answer = done(await c.http.delete(f"/v1/requests/{name}"))
+        again = await c.http.delete(f"/v1/requests/{name}")
+        return answer, again, await whole, await streamed, await other
+
+    answer, again, whole, streamed, other = within(work, slow())
+    assert answer["aborted"] == 2
+    assert whole.status_code == 499 and whole.json()["error"]["code"] == "aborted"
+    events = read_events(streamed.text)
+    assert events[-1] == "[DONE]" and events[-2]["error"]["code"] == "aborted"
+    assert "operator" in events[-2]["error"]["message"]
+    assert other.status_code == 200 and again.status_code == 200
+
+
+def test_an_unknown_request_is_not_found():
+    async def work(c):
+        return await c.get("/v1/requests/nobody"), await c.http.delete("/v1/requests/nobody")
+
+    assert [r.status_code for r in within(work)] == [404, 404]
+
+
+def test_a_client_that_goes_away_has_an_end_in_the_books():
+    async def work(c):
+        task = start(c, request_id="left")
+        await asyncio.sleep(0.05)
+        c.service.llm.streams[0].news.set()
+        generation = c.service.llm.streams[0]
+        c.service.llm.close(generation)
+        await c.settle()
+        task.cancel()
+        await asyncio.sleep(0.02)
+        return done(await c.get("/v1/requests/left"))["data"][0]
+
+    assert within(work, slow())["finish_reason"] == "abort"
+
+
+def test_the_flight_recorder_has_the_last_steps():
+    async def work(c):
+        await c.complete([*b"abcdefgh"], max_tokens=5)
+        return done(await c.get("/v1/steps"))["data"], done(await c.get("/v1/steps?last=2"))["data"]
+
+    steps, last = within(work)
+    assert [s["num_tokens"] for s in steps] == [8, 1, 1, 1, 1] and steps[0]["num_prefills"] == 1
+    assert steps[0]["num_admissions"] == 1 and all(s["took_s"] >= 0 for s in steps) and last == last[-2:]
+
+
+def metric(text, name, **labels):
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            if sample.name == name and labels.items() <= sample.labels.items():
+                return sample.value
+    raise AssertionError(f"no {name} with {labels}")
+
+
+def test_metrics_count_what_happened_under_vllm_s_names():
+    async def work(c):
+        await c.complete([*b"abcdefgh"], max_tokens=5)
+        await c.complete([*b"abcdefgh"], max_tokens=1)
+        await c.post(CHAT, {})
+        return (await c.get("/metrics")).text
+
+    text = within(work)
+    assert metric(text, "vllm:generation_tokens_total", model_name="toy") == 6
+    assert metric(text, "vllm:prefix_cache_hits_total") == 4
+    assert metric(text, "vllm:request_success_total", finished_reason="length") == 2
+    assert metric(text, "vllm:request_success_total", finished_reason="error") == 0
+    assert metric(text, "vllm:time_to_first_token_seconds_count") == 2
+    assert metric(text, "vllm:inter_token_latency_seconds_count") == 4
+    assert metric(text, "vllm:request_generation_tokens_bucket", le="1.0") == 1
+    assert metric(text, "vllm:iteration_tokens_total_sum") == 8 + 4 + 4
+    assert metric(text, "vllm:num_requests_running") == metric(text, "vllm:kv_cache_usage_perc") == 0
+    assert metric(text, "vllm:cache_config_info", block_size="4") == 1
+    assert metric(text, "headrace:http_responses_total", route=CHAT, status="400") == 1
+
+
+def test_every_metric_that_dashboards_ask_for_is_there():
+    text = within(lambda c: c.get("/metrics")).text
+    for name in (
+        "num_requests_running num_requests_waiting kv_cache_usage_perc num_preemptions prompt_tokens generation_tokens "
+        "prefix_cache_queries prefix_cache_hits time_to_first_token_seconds inter_token_latency_seconds "
+        "request_time_per_output_token_seconds e2e_request_latency_seconds request_queue_time_seconds "
+        "request_prefill_time_seconds request_decode_time_seconds request_inference_time_seconds request_success "
+        "iteration_tokens_total request_prompt_tokens request_generation_tokens cache_config_info corrupted_requests "
+        "admission_rejections"
+    ).split():
+        assert f"# TYPE vllm:{name}" in text, name
+
+
+def test_a_full_queue_is_503_with_retry_after_and_not_ready():
+    made = slow(0.02, max_num_seqs=1, others={"max_num_queued_requests": 2})
+
+    async def work(c):
+        tasks = []
+        for _ in range(3):
+            tasks.append(start(c, max_tokens=20))
+            await asyncio.sleep(0.03)
+        refused = [await c.post(CHAT, {"messages": HELLO, "max_tokens": 1}), await c.post("/v1/messages", {})]
+        ready, health = await c.get("/ready"), await c.get("/health")
+        ends = [await task for task in tasks]
+        text = (await c.get("/metrics")).text
+        return refused, ready, health, ends, await c.chat(max_tokens=1), text
+
+    (refused, anthropic), ready, health, ends, _, text = within(work, made)
+    assert refused.status_code == 503 and refused.headers["retry-after"] == "1" and "queue" in refused.text
+    assert anthropic.json()["error"]["type"] == "overloaded_error"
+    assert ready.status_code == 503 and health.status_code == 200
+    assert [end.status_code for end in ends] == [200] * 3
+    assert metric(text, "vllm:admission_rejections_total") == 2
+
+
+def test_a_queue_of_tokens_that_is_full_is_503():
+    made = slow(0.02, max_num_seqs=1, others={"max_num_queued_tokens": 30})
+
+    async def work(c):
+        tasks = []
+        for _ in range(2):
+            tasks.append(start(c, max_tokens=20))
+            await asyncio.sleep(0.03)
+        refused = await c.post(CHAT, {"messages": HELLO, "max_tokens": 1})
+        return refused, [await task for task in tasks]
+
+    refused, ends = within(work, made)
+    assert refused.status_code == 503 and refused.json()["error"]["code"] == "queue_full"
+    assert [end.status_code for end in ends] == [200] * 2
+
+
+def test_more_continuations_than_the_queue_ever_holds_are_400():
+    made = engine(others={"max_num_queued_requests": 4})
+    response = within(lambda c: c.post(CHAT, {"messages": HELLO, "n": 5}), made)
+    assert response.status_code == 400 and response.json()["error"]["param"] == "n"
+
+
+@pytest.mark.parametrize(
+    ("option", "status", "code"), [("queue_timeout_s", 503, "queue_timeout"), ("request_timeout_s", 504, "timeout")]
+)
+def test_timeouts_are_told_apart(option, status, code):
+    made = slow(0.02, max_num_seqs=1, others={option: 0.15})
+
+    async def work(c):
+        first = start(c, max_tokens=30)
+        await asyncio.sleep(0.03)
+        second = start(c, max_tokens=2)
+        return [await first, await second]
+
+    first, second = within(work, made)
+    late = second if option == "queue_timeout_s" else first
+    assert late.status_code == status and late.json()["error"]["code"] == code
+
+
+def test_while_it_drains_new_work_is_503_and_open_work_ends():
+    async def work(c):
+        open_one = start(c, max_tokens=20)
+        await asyncio.sleep(0.03)
+        c.service.is_draining = True
+        refused, ready = await c.post(CHAT, {"messages": HELLO}), await c.get("/ready")
+        return refused, ready, await c.get("/health"), await open_one
+
+    refused, ready, health, finished = within(work, slow())
+    assert refused.status_code == ready.status_code == 503 and refused.headers["retry-after"]
+    assert health.status_code == 200 and finished.status_code == 200
+
+
+def test_a_dead_engine_ends_every_request_with_its_cause():
+    made = slow()
+
+    async def work(c):
+        tasks = [start(c), start(c, stream=True)]
+        await asyncio.sleep(0.05)
+        made.core.scheduler.schedule = lambda: {}["the books"]
+        whole, streamed = [await task for task in tasks]
+        return whole, streamed, await c.get("/health"), await c.post(CHAT, {"messages": HELLO})
+
+    whole, streamed, health, later = within(work, made)
+    assert whole.status_code == 500 and "KeyError" in whole.json()["error"]["message"]
+    events = read_events(streamed.text)
+    assert events[-2]["error"]["code"] == "engine_dead" and events[-1] == "[DONE]"
+    assert health.status_code == 503 and health.json()["status"] == "dead" and later.status_code == 503
+
+
+def test_a_row_that_is_not_finite_fails_alone_and_is_counted():
+    poisoned = FakeExecutor(poison=lambda admission: admission.sampling.max_tokens == 7)
+
+    async def work(c):
+        good = [start(c, temperature=0, max_tokens=20) for _ in range(3)]
+        bad = start(c, temperature=0, max_tokens=7)
+        return await bad, [(await task).json()["choices"] for task in good], (await c.get("/metrics")).text
+
+    bad, good, text = within(work, engine(poisoned))
+    assert bad.status_code == 500 and "finite" in bad.json()["error"]["message"]
+    assert good[0] == good[1] == good[2] and metric(text, "vllm:corrupted_requests_total") == 1
+
+
+def test_an_engine_that_ends_between_check_and_queue_is_503():
+    async def work(c):
+        c.service.llm.fail(EngineDeadError("gone"))
+        return await c.post("/v1/embeddings", {"input": "a"})
+
+    assert within(work).status_code == 503

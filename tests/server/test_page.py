@@ -1,0 +1,40 @@
+"""The page's files under their policy, and documentation that needs nothing from elsewhere."""
+
+import re
+
+from tests.server.inside import within
+
+from headrace.server import page
+from headrace.server.page import read_files
+
+
+def test_without_a_built_page_there_is_nothing_to_serve(tmp_path):
+    assert read_files(tmp_path) == {}
+
+
+def test_a_built_page_is_open_served_at_the_root_and_may_load_only_from_here(tmp_path, monkeypatch):
+    (tmp_path / "assets").mkdir()
+    (tmp_path / "index.html").write_text("<!doctype html>page")
+    (tmp_path / "assets/app.js").write_text("1")
+    monkeypatch.setattr(page, "FILES", read_files(tmp_path))
+
+    async def work(c):
+        return [await c.get(path) for path in ("/", "/assets/app.js", "/assets/../../etc/passwd", "/v1/models")]
+
+    root, script, other, guarded = within(work, api_keys=("secret",))
+    assert root.text == "<!doctype html>page" and root.headers["content-type"].startswith("text/html")
+    assert script.headers["content-type"].startswith("text/javascript")
+    policy = root.headers["content-security-policy"]
+    assert "default-src 'self'" in policy and "unsafe" not in policy and "frame-ancestors 'none'" in policy
+    assert other.status_code == guarded.status_code == 401
+
+
+def test_the_documentation_names_every_route_and_loads_nothing():
+    async def work(c):
+        return (await c.get("/docs")), (await c.get("/openapi.json")).json()
+
+    docs, schema = within(work)
+    assert docs.status_code == 200 and "/v1/chat/completions" in docs.text and "/v1/steps" in docs.text
+    assert not re.search(r"(src|href)=", docs.text) and "default-src 'none'" in docs.headers["content-security-policy"]
+    body = schema["components"]["schemas"]["ChatRequest"]
+    assert body["required"] == ["messages"] and "temperature" in body["properties"]
