@@ -44,8 +44,8 @@ class LLM:
     """A model in this process. `model` is a folder, a Hugging Face name, a GGUF file or an alias; the other keywords
     are those of EngineConfig, with vLLM's names.
 
-    One call at a time: a second thread that calls meanwhile is refused (AsyncLLM takes many), and so is a process forked
-    from the one that made it. Requests of one call run together, and come back in the order of the prompts.
+    One call at a time: a second thread that calls meanwhile is refused (AsyncLLM takes many), and so is a process
+    forked from the one that made it. Requests of one call run together, and come back in the order of the prompts.
     """
 
     def __init__(self, model: str = DEFAULT_MODEL, **options: Any) -> None:

@@ -124,6 +124,24 @@ def test_a_forward_that_raises_once_is_invisible(order):
     assert metrics.num_failed_steps == 1 and metrics.num_recomputed_tokens > 0 and metrics.num_preemptions == 0
 
 
+@pytest.mark.covers("T23", "I23")
+@ORDERS
+def test_a_request_that_makes_every_forward_raise_ends_alone(order):
+    executor = FakeExecutor()
+    engine = start(order, executor)
+    bad_id = 1 + max(engine.engine.core.scheduler.roster.sequences)
+
+    def on_forward(plan):
+        if any(segment.seq_id == bad_id for segment in plan.segments):
+            raise ValueError("a row that no kernel can take")
+
+    executor.on_forward = on_forward
+    engine.add_request("bad", [BAD_ID, 1], SamplingParams(max_tokens=4))
+    bad = check_others(engine)["bad"]
+    assert (bad.outputs[0].finish_reason, bad.finish_detail) == ("error", "ValueError: a row that no kernel can take")
+    assert engine.get_metrics().num_failed_steps <= 6
+
+
 @pytest.mark.covers("E12")
 def test_offline_a_prompt_that_is_too_long_becomes_an_output_and_loses_nobody():
     prompts = ["hello", "x" * 99, [65] * 64, "bye"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from collections.abc import Sequence as Seq
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -56,6 +57,7 @@ class DeviceFault(Exception):
 
 class FakeDevice:
     """Runs plans in order. `fail_forward` and `fail_result` make the next step raise; `poisoned` sequences give NaN.
+    A step that `breaks` says so of, or that holds a `cursed` sequence, raises whenever it is tried.
 
     With `overlap` a sequence may lose its blocks before anybody knows of its NaN; attention's masks guard these.
     """
@@ -69,6 +71,8 @@ class FakeDevice:
         self.fail_forward = False
         self.fail_result = False
         self.poisoned: set[int] = set()
+        self.cursed: set[int] = set()
+        self.breaks: Callable[[StepPlan], bool] = lambda plan: False
         self.num_tokens = 0
         self.steps: list[StepPlan] = []
         self._contexts: dict[tuple[int, int], list[list[int]]] = {}
@@ -77,6 +81,8 @@ class FakeDevice:
         if self.fail_forward:
             self.fail_forward = False
             raise DeviceFault("forward")
+        if self.breaks(plan) or any(segment.seq_id in self.cursed for segment in plan.segments):
+            raise DeviceFault("cursed")
         self.steps.append(plan)
         for block in plan.zero_blocks:
             self.kv[block] = [None] * self.block_size
@@ -84,7 +90,7 @@ class FakeDevice:
         for row in plan.retired_rows:
             self.rows.pop(row, None)
         for admission in plan.admissions:
-            assert admission.row not in self.rows, "a row was given away while it was taken"
+            assert admission.row not in self.rows, "I9: a row was given away while it was taken"
             self.rows[admission.row] = Row(admission, list(admission.token_ids), list(admission.block_ids))
         for growth in plan.growths:
             self.rows[growth.row].block_ids.extend(growth.block_ids)

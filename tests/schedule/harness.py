@@ -113,13 +113,15 @@ class Harness:
         """One turn of the loop, with the failures that the device was told to have."""
         plan = self.scheduler.schedule()
         self.plans.append(plan)
+        groups = {self.scheduler.roster.sequences[segment.seq_id].group for segment in plan.segments}
+        assert len(groups) <= 1, "T23: a step holds suspects of two groups, or others beside them"
         previous, self._previous = self._previous, None
         try:
             if not plan.is_empty:
                 self.device.forward(plan)
         except DeviceFault as fault:
             self._commit(previous)
-            self.scheduler.fail(plan.step, str(fault))
+            self._fail(plan, fault)
             self._commit(None)
             return plan
         self._commit(previous)
@@ -127,12 +129,19 @@ class Harness:
         try:
             result = None if plan.is_empty else self.device.sample(plan)
         except DeviceFault as fault:
-            self.scheduler.fail(plan.step, str(fault))
+            self._fail(plan, fault)
         if self.overlap and not plan.has_drafts:
             self._previous = result
         else:
             self._commit(result)
         return plan
+
+    def _fail(self, plan: StepPlan, fault: DeviceFault) -> None:
+        sequences = self.scheduler.roster.sequences
+        live = [s.seq_id for s in plan.segments if s.seq_id in sequences and sequences[s.seq_id].epoch == s.epoch]
+        self.scheduler.fail(plan.step, str(fault))
+        ended = [seq_id for seq_id in live if seq_id not in sequences]
+        assert len(ended) <= (len(live) == 1), "T23: a failed step ended a row that was not alone in it"
 
     def _commit(self, result: StepResult | None) -> None:
         for event in self.scheduler.commit(result):

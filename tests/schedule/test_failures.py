@@ -39,19 +39,18 @@ def test_rows_of_a_failed_step_wait_with_nothing_computed_and_their_tokens_uncha
 
 @pytest.mark.covers("T23", "I23")
 @FAULTS
-def test_the_second_failure_of_a_row_ends_it_and_who_failed_once_goes_on(fault):
+def test_the_second_failure_of_a_row_that_is_alone_ends_it_and_a_newer_one_waits_beside_it(fault):
     harness = Harness(num_blocks=64)
     old = harness.add(PROMPT, max_tokens=8, ignore_eos=True)
-    harness.step()
+    harness.steps(2)
     step_with(harness, fault)
     newer = harness.add((9, 9, 9), max_tokens=8, ignore_eos=True)
-    harness.step()
     told = list(harness.record(old).token_ids)
     step_with(harness, fault)
     record = harness.record(old)
     assert record.finish == (FinishReason.FAILED, None, fault.removeprefix("fail_"))
     assert record.token_ids == told and len(told) == 2, "the tokens told so far stay told"
-    assert harness.sequence(newer).status is Status.WAITING
+    assert (harness.sequence(newer).status, harness.sequence(newer).num_failures) == (Status.WAITING, 0)
     harness.run().check_idle()
     del harness.records[old, 0]
     harness.check_as_alone()
@@ -84,8 +83,8 @@ def test_what_a_failed_step_published_is_withdrawn_and_what_was_there_before_sta
     step_with(harness, fault)
     assert len(harness.scheduler.cache.index) == 2
     harness.add([*PROMPT, *PROMPT, 10], max_tokens=1, ignore_eos=True)
-    plan = harness.step()
-    assert [(segment.start, segment.length) for segment in plan.segments] == [(8, 9), (16, 1)]
+    plans = harness.steps(2)
+    assert [(segment.start, segment.length) for plan in plans for segment in plan.segments] == [(8, 9), (16, 1)]
     harness.run().check_idle()
     harness.check_as_alone()
 

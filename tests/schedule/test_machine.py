@@ -27,7 +27,7 @@ from headrace.words.outputs import FinishReason
 EVENTS = int(os.environ.get("HEADRACE_FUZZ_EVENTS", "40000"))
 SHRINKS = "HEADRACE_FUZZ_EVENTS" in os.environ
 STEPS = 60
-COUNTS: dict[str, int] = {"events": 0, "preemptions": 0, "stale": 0, "failed_steps": 0, "drafts": 0, "cached": 0}
+COUNTS = dict.fromkeys(["events", "preemptions", "stale", "failed_steps", "culprits", "drafts", "cached"], 0)
 BASE = (1, 2, 3, 4, 5, 6, 7, 8, 9)
 
 configs = st.fixed_dictionaries(
@@ -90,6 +90,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         for seq in list(self.harness.scheduler.roster.blocked.values()):
             for gate in list(seq.gates):
                 self.harness.scheduler.gate_ready(seq.request.request_id, gate)
+                check(self.harness.scheduler)
         self.harness.run()
         self.harness.check_idle()
         for record in self.harness.records.values():
@@ -99,6 +100,7 @@ class SchedulerMachine(RuleBasedStateMachine):
         COUNTS["preemptions"] += stats.preemptions
         COUNTS["stale"] += stats.stale_segments
         COUNTS["failed_steps"] += stats.failed_steps
+        COUNTS["culprits"] += sum(record.finish.detail == "cursed" for record in self.harness.records.values())
         COUNTS["drafts"] += stats.accepted_tokens
         COUNTS["cached"] += stats.cached_tokens
 
@@ -167,6 +169,12 @@ class SchedulerMachine(RuleBasedStateMachine):
     @rule(data=st.data())
     def poison(self, data: st.DataObject) -> None:
         self.harness.device.poisoned.add(data.draw(st.sampled_from(list(self.harness.scheduler.running))))
+
+    @precondition(lambda self: len(self.harness.scheduler.running) > 1)
+    @rule(data=st.data())
+    def curse(self, data: st.DataObject) -> None:
+        """Every step that holds this sequence raises: it ends alone."""
+        self.harness.device.cursed.add(data.draw(st.sampled_from(list(self.harness.scheduler.running))))
 
     @precondition(lambda self: self.harness.records)
     @rule(data=st.data())

@@ -26,8 +26,9 @@ STALL_S = 0.05
 class LLMEngine:
     """Requests in, one step at a time, outputs out.
 
-    One call at a time: while one runs, EngineError refuses those of other threads, aborts excepted, and disturbs nothing.
-    A process forked from the one that built the engine is refused as well. Internal ids are unique whatever ids the callers choose; an abort by the caller's id ends every request called so.
+    One call at a time: while one runs, other threads are refused with EngineError (aborts are not) and nothing is
+    disturbed. A process forked from the one that built the engine is refused as well. Internal ids are unique whatever
+    ids the callers choose; an abort by the caller's id ends every request called so.
     """
 
     def __init__(self, engine: Engine) -> None:

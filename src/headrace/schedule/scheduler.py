@@ -13,6 +13,7 @@ from headrace.schedule.draft import PlanDraft
 from headrace.schedule.roster import MatcherFactory, Roster
 from headrace.schedule.sequence import Sequence, Status
 from headrace.schedule.stats import SchedulerStats
+from headrace.schedule.suspects import Suspects
 from headrace.words.config import SchedulerConfig
 from headrace.words.log import get_logger
 from headrace.words.outputs import Finish, FinishReason
@@ -43,6 +44,7 @@ class Scheduler:
         self.cache = self.roster.cache
         self.queue = self.roster.queue
         self.running = self.roster.running
+        self.suspects = Suspects()
         self.in_flight: dict[int, StepPlan] = {}
         self._ordered_stream = ordered_stream
         self._zero_again: tuple[int, ...] = ()
@@ -120,19 +122,26 @@ class Scheduler:
             self.roster.finish(seq, finish, f"deadline: {limit.value}")
 
     def _fill(self, draft: PlanDraft) -> None:
-        """Running sequences first, then waiting ones while budget lasts; none is admitted in a step that preempted."""
-        seqs = policy.keep_order(self.running.values(), self.config.victim_policy)
+        """The step of those whom nobody suspects or of a group of suspects, whoever's turn it is and has work."""
         was_short, self._is_short = self._is_short, False
-        if self.config.prefill_policy == "first" and not was_short:
-            self._extend(draft, [seq for seq in seqs if seq.num_uncomputed > 1], list(seqs))
-            self._admit(draft)
+        for group in self.suspects.turns(self.running.values(), self.queue.head, is_repeated=was_short):
             if not draft.segments:
-                self._extend(draft, seqs, list(seqs))
+                self._fill_with(draft, group, was_short)
+
+    def _fill_with(self, draft: PlanDraft, group: int, was_short: bool) -> None:
+        """Running sequences first, then waiting ones while budget lasts; none is admitted in a step that preempted."""
+        keep = policy.keep_order(self.running.values(), self.config.victim_policy)
+        seqs = self.suspects.members(keep, group)
+        if self.config.prefill_policy == "first" and not was_short:
+            self._extend(draft, [seq for seq in seqs if seq.num_uncomputed > 1], list(keep))
+            self._admit(draft, group)
+            if not draft.segments:
+                self._extend(draft, seqs, list(keep))
             return
-        may_prefill = self.config.prefill_policy != "attempt" or self._is_attempt_point()
-        self._extend(draft, seqs, list(seqs))
+        may_prefill = self.config.prefill_policy != "attempt" or group > 0 or self._is_attempt_point()
+        self._extend(draft, seqs, list(keep))
         if may_prefill:
-            self._admit(draft)
+            self._admit(draft, group)
 
     def _is_attempt_point(self) -> bool:
         num_prefilling = sum(seq.num_uncomputed > 1 for seq in self.running.values())
@@ -223,10 +232,10 @@ class Scheduler:
         detail = f"preempted for want of cache blocks (time {seq.num_preemptions}); raise kv_cache_memory_bytes"
         self.roster.finish(seq, Finish(FinishReason.PREEMPTED, None, detail), "schedule: preempted and stops")
 
-    def _admit(self, draft: PlanDraft) -> None:
+    def _admit(self, draft: PlanDraft, group: int) -> None:
         while draft.may_admit and draft.budget > 0 and len(self.running) < self.config.max_num_seqs:
             seq = self.queue.head()
-            if seq is None or not self._take_place(seq, draft):
+            if seq is None or seq.group != group or not self._take_place(seq, draft):
                 return
 
     def _take_place(self, seq: Sequence, draft: PlanDraft) -> bool:
@@ -272,11 +281,13 @@ class Scheduler:
             row = None
         outcome = judge(seq, segment, row, self.config)
         if outcome is None:
+            self.suspects.acquit(seq, segment.start + segment.length)
             return
         told, end = outcome
         counters = self.roster.counters
         counters.generated_tokens += len(told.token_ids)
         counters.accepted_tokens += told.num_accepted
+        self.suspects.acquit(seq, segment.start + segment.length)
         if told.failure is None:
             self.cache.publish(seq)
         else:
@@ -288,7 +299,8 @@ class Scheduler:
             self.roster.finish(seq, finish, where, told)
 
     def fail(self, step: int, detail: str) -> None:
-        """A step raised: its rows are recomputed once, a second failure of a row ends it. Later steps are void too."""
+        """A step raised: its rows are recomputed, apart from others; one that fails again and alone ends. Later steps
+        are void too."""
         if step not in self.in_flight:
             return
         self.roster.counters.failed_steps += 1
@@ -298,19 +310,23 @@ class Scheduler:
             self.cache.revoke(number)
             self._zero_again += plan.zero_blocks
             self.roster.retired_rows.extend(plan.retired_rows)
-            for segment in plan.segments:
-                seq = self.roster.sequences.get(segment.seq_id)
-                if seq is not None and seq.epoch == segment.epoch:
-                    self._retry(seq, detail, is_guilty=number == step)
+            rows = self._live_rows(plan)
+            culprits = self.suspects.blame(rows) if number == step else ()
+            for seq, _ in rows:
+                self._retry(seq, detail, seq in culprits)
             self._close_step(plan)
 
-    def _retry(self, seq: Sequence, detail: str, is_guilty: bool) -> None:
-        seq.num_failures += is_guilty
+    def _live_rows(self, plan: StepPlan) -> list[tuple[Sequence, Segment]]:
+        """The sequences of a plan for which it is not void, each with its segment."""
+        found = [(self.roster.sequences.get(segment.seq_id), segment) for segment in plan.segments]
+        return [(seq, segment) for seq, segment in found if seq is not None and seq.epoch == segment.epoch]
+
+    def _retry(self, seq: Sequence, detail: str, is_culprit: bool) -> None:
         self.cache.pool.soil(seq.block_ids)
-        if seq.num_failures > 1:
-            self.roster.finish(seq, Finish(FinishReason.FAILED, None, detail), "fail: second failed step")
+        if is_culprit:
+            self.roster.finish(seq, Finish(FinishReason.FAILED, None, detail), "fail: failed again, alone")
         else:
-            self.roster.send_back(seq, "fail: step failed, recomputed once")
+            self.roster.send_back(seq, "fail: step failed, to be recomputed")
 
     def _close_step(self, plan: StepPlan) -> None:
         if not self._ordered_stream:

@@ -62,6 +62,8 @@ class Sequence:
     high_water: int = 0
     num_preemptions: int = 0
     num_failures: int = 0
+    group: int = 0
+    suspect_until: int = 0
     was_preempted: bool = False
     prompt_logprobs: list[TokenLogprobs] = field(default_factory=list)
     pooled: list[float] | None = None
