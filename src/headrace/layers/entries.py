@@ -39,13 +39,15 @@ class Entries:
     def refuse(self, name: str, must: str) -> ModelError:
         return ModelError(self.file, f"{self.spelled(name)} must be {must}, got {brief(self.value(name))}")
 
-    def count(self, name: str, default: int | None = None) -> int:
-        """A positive whole number."""
+    def count(self, name: str, default: int | None = None, most: int | None = None) -> int:
+        """A positive whole number, `most` at most."""
         value = self.value(name, default)
         if value is None:
             raise ModelError(self.file, f"lacks {self.spelled(name)}")
         if not is_count(value):
             raise self.refuse(name, "a positive whole number")
+        if most is not None and value > most:
+            raise self.refuse(name, f"at most {most}")
         return int(value)
 
     def whole(self, name: str, default: int) -> int:

@@ -25,7 +25,7 @@ class Mixtral(Decoder):
     def read(self, entries: Entries) -> None:
         self.window = entries.count_or_none("sliding_window", None)
         self.num_experts = entries.count("num_local_experts", 8)
-        self.num_chosen = entries.count("num_experts_per_tok", 2)
+        self.num_chosen = entries.count("num_experts_per_tok", 2, most=self.num_experts)
 
     def layer(self, index: int, weights: Weights) -> Layer:
         attention = self.attention(weights, qkv_bias=False, out_bias=False, window=self.window)

@@ -21,7 +21,7 @@ class Qwen3Moe(Decoder):
     def read(self, entries: Entries) -> None:
         self.window = entries.count_or_none("sliding_window", 4096) if entries.flag("use_sliding_window") else None
         self.num_experts = entries.count("num_experts", entries.count("num_local_experts", 128))
-        self.num_chosen = entries.count("num_experts_per_tok", 8)
+        self.num_chosen = entries.count("num_experts_per_tok", 8, most=self.num_experts)
         self.inner = entries.count("moe_intermediate_size", 768)
         self.renormalize = entries.flag("norm_topk_prob")
         self.step = entries.count("decoder_sparse_step", 1)

@@ -99,7 +99,9 @@ class ModelOps:
         return F.linear(x.float(), matrix)
 
     def route(self, x: torch.Tensor, router: Weight, num_chosen: int, renormalize: bool) -> Routes:
-        return route(self._linear_fp32(x, router), num_chosen, renormalize)
+        # Summed in double: in fp32, equal rows of a router may give unequal logits, by their place in the product.
+        logits = F.linear(x.double(), router.plain.double()).float()
+        return route(logits, num_chosen, renormalize)
 
     def experts(
         self,
