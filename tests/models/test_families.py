@@ -83,12 +83,34 @@ def test_weights_are_counted_once_and_all_of_them_are_read(name):
         Driver(made.config(), {name: array for name, array in made.arrays.items() if name != last})
 
 
-def test_gpt2s_oldest_checkpoints_have_no_prefix_and_hold_their_masks():
+def test_gpt2s_oldest_checkpoints_have_no_prefix():
     made = case("gpt2")
     old = {name.removeprefix("transformer."): array for name, array in made.arrays.items()}
-    old |= {f"h.{i}.attn.bias": np.ones((1, 1, 64, 64), np.float32) for i in range(3)}
     new, other = (Driver(made.config(), arrays).run(PROMPTS)[3] for arrays in (made.arrays, old))
     assert np.array_equal(new, other)
+
+
+MASKS = {
+    "gpt2": ["attn.bias", "attn.masked_bias"],
+    "pythia": ["attention.bias", "attention.masked_bias", "attention.rotary_emb.inv_freq"],
+    "mistral": ["self_attn.rotary_emb.inv_freq"],
+}
+PLACES = {"gpt2": "transformer.h.{}.", "pythia": "gpt_neox.layers.{}.", "mistral": "model.layers.{}."}
+
+
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_and_frequencies_that_old_checkpoints_hold_are_not_read(name):
+    made = case(name)
+    masks = [(PLACES[name] + mask).format(i) for mask in MASKS[name] for i in range(3)]
+    arrays = {**made.arrays, **dict.fromkeys(masks, np.ones((1, 1, 64, 64), np.float32))}
+    new, old = (Driver(made.config(), each).run(PROMPTS)[3] for each in (made.arrays, arrays))
+    assert np.array_equal(new, old)
+
+
+def test_what_is_not_rotated_may_have_heads_of_one_dimension():
+    made = families.make("GPT2LMHeadModel", n_embd=6)
+    wanted = families.logits(made.model, PROMPTS[3])
+    np.testing.assert_allclose(Driver(made.config(), made.arrays).run([PROMPTS[3]], 7)[0], wanted, atol=1e-4, rtol=0)
 
 
 @pytest.mark.parametrize(("max_model_len", "length"), [(20, 19), (64, 30)])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.layers.rope_entries import rope_config
 from headrace.models.registry import family
 from headrace.words.config import ModelConfig
 from headrace.words.errors import ModelError
@@ -21,7 +20,8 @@ def model_config(raw: Mapping[str, Any], file: str = "config.json") -> ModelConf
     architectures = raw.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise ModelError(file, "names no architecture (architectures)")
-    entries = family(architectures[0], file).entries(raw, file)
+    model = family(architectures[0], file)
+    entries = model.entries(raw, file)
     num_heads = entries.count("num_attention_heads")
     num_kv_heads = num_heads
     if not entries.is_null("num_key_value_heads"):
@@ -41,7 +41,7 @@ def model_config(raw: Mapping[str, Any], file: str = "config.json") -> ModelConf
         head_dim=head_dim,
         max_position_embeddings=entries.count("max_position_embeddings", 2048),
         norm_eps=entries.number("rms_norm_eps", 1e-6),
-        rope=rope_config(entries, head_dim),
+        rope=model.rope(entries, head_dim),
         hidden_act=entries.name("hidden_act", "silu"),
         tie_word_embeddings=entries.flag("tie_word_embeddings"),
         attention_bias=entries.flag("attention_bias"),

@@ -10,7 +10,7 @@ from headrace.layers.entries import Entries
 from headrace.layers.weights import WeightSource
 from headrace.ops.base import KVCache, Ops, StepInputs, Tensor
 from headrace.words.cache_spec import CacheSpec
-from headrace.words.config import ModelConfig
+from headrace.words.config import ModelConfig, RopeConfig
 
 
 class Model(Protocol):
@@ -22,6 +22,10 @@ class Model(Protocol):
     @classmethod
     def entries(cls, raw: Mapping[str, Any], file: str) -> Entries:
         """config.json, asked in Llama's words for what every model has."""
+
+    @classmethod
+    def rope(cls, entries: Entries, head_dim: int) -> RopeConfig:
+        """The rotary embedding of its layers, of those that see everything if others differ."""
 
     @classmethod
     def build(cls, config: ModelConfig, weights: WeightSource, ops: Ops, comm: Comm, max_model_len: int) -> Model:

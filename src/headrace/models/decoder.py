@@ -10,6 +10,7 @@ from headrace.layers.attention import Attention, AttentionShape
 from headrace.layers.entries import Entries
 from headrace.layers.mlp import MLP, GatedMLP, activation
 from headrace.layers.norm import Norm, RMSNorm
+from headrace.layers.rope_entries import rope_config
 from headrace.layers.rotary import rotary_table
 from headrace.layers.weights import Weights, WeightSource
 from headrace.layers.windows import FULL
@@ -86,6 +87,10 @@ class Decoder:
     @classmethod
     def entries(cls, raw: Mapping[str, Any], file: str) -> Entries:
         return Entries(raw, file, cls.names, cls.defaults)
+
+    @classmethod
+    def rope(cls, entries: Entries, head_dim: int) -> RopeConfig:
+        return rope_config(entries, head_dim)
 
     def read(self, entries: Entries) -> None:
         """Keeps what this family alone finds in config.json."""

@@ -13,6 +13,7 @@ from headrace.layers.weights import Weights
 from headrace.layers.windows import FULL, SLIDING, layer_types
 from headrace.models.gemma2 import Gemma2
 from headrace.ops.base import Floats
+from headrace.words.config import RopeConfig
 
 
 class Gemma3(Gemma2):
@@ -22,21 +23,23 @@ class Gemma3(Gemma2):
     soft_caps = (None, None)
 
     @classmethod
-    def entries(cls, raw: Mapping[str, Any], file: str) -> Entries:
-        """Where rotary numbers are given for each type of layer, those of full attention are the model's."""
-        found = super().entries(raw, file)
-        told = found.object("rope_parameters")
-        return found.changed(rope_parameters=told.get(FULL)) if {FULL, SLIDING} & set(told) else found
+    def rope(cls, entries: Entries, head_dim: int) -> RopeConfig:
+        told = entries.object("rope_parameters")
+        return rope_config(entries.changed(rope_parameters=told.get(FULL)) if is_by_type(told) else entries, head_dim)
+
+    @classmethod
+    def local_rope(cls, entries: Entries, head_dim: int) -> RopeConfig:
+        """That of layers with a window: as told for them, else plain with a base of its own."""
+        told = entries.object("rope_parameters")
+        base = entries.number("rope_local_base_freq", 10_000.0)
+        numbers = {"rope_parameters": told.get(SLIDING) if is_by_type(told) else None, "rope_theta": base}
+        return rope_config(Entries(numbers, entries.file), head_dim)
 
     def read(self, entries: Entries) -> None:
         super().read(entries)
         # Configurations have the entry, but the model was made without.
         self.attention_cap = None
-        raw = Entries(self.config.raw, self.config.file)
-        told = raw.object("rope_parameters").get(SLIDING)
-        base = raw.number("rope_local_base_freq", 10_000.0)
-        local = Entries({"rope_parameters": told or {}, "rope_theta": base}, self.config.file)
-        self.local_rope = rope_config(local, self.config.head_dim)
+        self.local = self.local_rope(entries, self.config.head_dim)
 
     def layer_types(self, entries: Entries) -> tuple[str, ...]:
         pattern = entries.count("sliding_window_pattern", 6)
@@ -47,7 +50,12 @@ class Gemma3(Gemma2):
         return HeadNormAttention.read_normed(self.ops, self.comm, within, self.shape(**changes), eps, UnitRMSNorm)
 
     def rotary_tables(self) -> Mapping[str, Floats]:
-        return {FULL: self.rotary_table(self.config.rope), SLIDING: self.rotary_table(self.local_rope)}
+        return {FULL: self.rotary_table(self.config.rope), SLIDING: self.rotary_table(self.local)}
 
     def kind(self, index: int) -> str:
         return self.types[index]
+
+
+def is_by_type(rope_parameters: Mapping[str, Any]) -> bool:
+    """Whether they are given for each type of layer."""
+    return FULL in rope_parameters or SLIDING in rope_parameters

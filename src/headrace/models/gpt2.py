@@ -17,6 +17,7 @@ from headrace.layers.norm import LayerNorm, Norm
 from headrace.layers.weights import Weights
 from headrace.models.decoder import Decoder, Layer, Places, PreNormLayer
 from headrace.ops.base import Floats, StepInputs, Tensor
+from headrace.words.config import RopeConfig
 from headrace.words.errors import ModelError
 
 
@@ -46,6 +47,11 @@ class GPT2(Decoder):
         """An inner width of null is four times the outer."""
         found = super().entries(raw, file)
         return replace(found, defaults={**cls.defaults, "intermediate_size": 4 * found.count("hidden_size")})
+
+    @classmethod
+    def rope(cls, entries: Entries, head_dim: int) -> RopeConfig:
+        """Nothing is rotated, so that a head may have any number of dimensions."""
+        return RopeConfig()
 
     def read(self, entries: Entries) -> None:
         self.is_scaled = entries.flag("scale_attn_weights", True)
