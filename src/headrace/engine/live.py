@@ -34,5 +34,6 @@ def live_choices(core: EngineCore, request_id: int) -> dict[int, LiveChoice]:
 
 
 def is_working(core: EngineCore) -> bool:
-    """Whether a step runs or should: only then a core that stands still is a fault."""
-    return not core.is_idle or core.num_queued > 0
+    """Whether a step runs or should: only then a core that stands still is a fault. Who stands before a gate waits for
+    somebody else."""
+    return not core.is_idle or core.num_queued > 0 or core.scheduler.num_running > 0

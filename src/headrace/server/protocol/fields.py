@@ -71,8 +71,11 @@ class SamplingFields(Body):
     stream_options: StreamOptions | None = None
 
 
-PASSED = frozenset("metadata safety_identifier prompt_cache_key prompt_cache_retention parallel_tool_calls".split())
-"""Fields of OpenAI's that change nothing here and ask for nothing."""
+PASSED = frozenset(
+    "metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options parallel_tool_calls cache_control "
+    "user_profile_id workspace_id".split()
+)
+"""Fields of others that change nothing here and ask for nothing."""
 NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "add_special_tokens": (),
     "audio": (),
@@ -80,6 +83,7 @@ NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "chat_template": (),
     "context_management": (),
     "container": (),
+    "diagnostics": ({},),
     "documents": ([],),
     "early_stopping": (False,),
     "echo": (False,),
@@ -92,20 +96,24 @@ NOT_BUILT: Mapping[str, tuple[Any, ...]] = {
     "guided_regex": (),
     "guided_whitespace_pattern": (),
     "include_reasoning": (True,),
+    "inference_geo": (),
     "kv_transfer_params": (),
     "length_penalty": (1, 1.0),
     "logits_processors": ([],),
     "mcp_servers": ([],),
     "media_io_kwargs": ({},),
     "mm_processor_kwargs": ({},),
+    "moderation": (),
     "modalities": (["text"], []),
     "output_config": ({},),
+    "output_format": (),
     "prediction": (),
     "prompt_embeds": (),
     "reasoning_effort": ("none",),
     "response_format": ({"type": "text"},),
     "return_tokens_as_token_ids": (False,),
     "service_tier": ("auto", "default", "standard_only"),
+    "speed": ("standard",),
     "store": (False,),
     "structured_outputs": ({},),
     "suffix": ("",),
