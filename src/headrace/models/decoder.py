@@ -70,7 +70,7 @@ class Decoder:
         self.read(self.entries(config.raw, config.file))
         places, body = self.places, weights.at(self.body(weights))
         self.embedding = ops.weight(body.get(places.embedding, config.vocab_size, config.hidden_size))
-        self.read_more(body)
+        self.read_beside(body)
         self.layers = [self.layer(i, body.at(f"{places.layers}.{i}.")) for i in range(config.num_layers)]
         self.norm = self.make_norm(body, places.norm)
         self.head = self.embedding
@@ -98,7 +98,7 @@ class Decoder:
     def body(self, weights: Weights) -> str:
         return self.places.body
 
-    def read_more(self, body: Weights) -> None:
+    def read_beside(self, body: Weights) -> None:
         """Reads what this family has beside its layers."""
 
     def layer(self, index: int, weights: Weights) -> Layer:

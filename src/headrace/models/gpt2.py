@@ -63,7 +63,7 @@ class GPT2(Decoder):
         """The oldest checkpoints have no prefix."""
         return "" if weights.has("wte.weight") else self.places.body
 
-    def read_more(self, body: Weights) -> None:
+    def read_beside(self, body: Weights) -> None:
         shape = (self.config.max_position_embeddings, self.config.hidden_size)
         self.positions = self.ops.weight(body.get("wpe.weight", *shape))
 

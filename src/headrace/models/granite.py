@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+from headrace.layers.attention import Attention
 from headrace.layers.entries import Entries
+from headrace.layers.mlp import MLP
+from headrace.layers.norm import Norm
 from headrace.layers.weights import Weights
 from headrace.models.decoder import Decoder, Layer, PreNormLayer
-from headrace.ops.base import KVCache, Step, StepInputs, Tensor
+from headrace.ops.base import KVCache, Ops, Step, StepInputs, Tensor
 
 
 class GraniteLayer(PreNormLayer):
     """What is added to the residual is scaled."""
 
-    residual_scale: float
+    def __init__(
+        self, ops: Ops, attention: Attention, mlp: MLP, attention_norm: Norm, mlp_norm: Norm, residual_scale: float
+    ) -> None:
+        super().__init__(ops, attention, mlp, attention_norm, mlp_norm)
+        self.residual_scale = residual_scale
 
     def __call__(self, x: Tensor, cache: KVCache, step: Step, angles: Tensor | None) -> Tensor:
         found = self.attention(self.attention_norm(x), cache, step, angles)
@@ -31,9 +38,7 @@ class Granite(Decoder):
     def layer(self, index: int, weights: Weights) -> Layer:
         norms = [self.make_norm(weights, name) for name in ("input_layernorm", "post_attention_layernorm")]
         attention = self.attention(weights, scale=self.attention_scale)
-        layer = GraniteLayer(self.ops, attention, self.gated_mlp(weights), *norms)
-        layer.residual_scale = self.residual_scale
-        return layer
+        return GraniteLayer(self.ops, attention, self.gated_mlp(weights), *norms, self.residual_scale)
 
     def embed(self, inputs: StepInputs) -> Tensor:
         return self.ops.scale(super().embed(inputs), self.embedding_scale)
