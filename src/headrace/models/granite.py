@@ -15,7 +15,7 @@ class GraniteLayer(PreNormLayer):
     """What is added to the residual is scaled."""
 
     def __init__(
-        self, ops: Ops, attention: Attention, mlp: MLP, attention_norm: Norm, mlp_norm: Norm, residual_scale: float
+        self, ops: Ops, attention: Attention, mlp: MLP, residual_scale: float, attention_norm: Norm, mlp_norm: Norm
     ) -> None:
         super().__init__(ops, attention, mlp, attention_norm, mlp_norm)
         self.residual_scale = residual_scale
@@ -38,7 +38,7 @@ class Granite(Decoder):
     def layer(self, index: int, weights: Weights) -> Layer:
         norms = [self.make_norm(weights, name) for name in ("input_layernorm", "post_attention_layernorm")]
         attention = self.attention(weights, scale=self.attention_scale)
-        return GraniteLayer(self.ops, attention, self.gated_mlp(weights), *norms, self.residual_scale)
+        return GraniteLayer(self.ops, attention, self.gated_mlp(weights), self.residual_scale, *norms)
 
     def embed(self, inputs: StepInputs) -> Tensor:
         return self.ops.scale(super().embed(inputs), self.embedding_scale)
