@@ -93,9 +93,10 @@ class SseReader:
         return part
 
     def read_all(self) -> str:
-        """Until the last event, or until the server closes."""
-        while b"data: [DONE]" not in self.data and b"\r\n0\r\n" not in self.data and self.read_some():
-            pass
+        """Until the last event, or until the server closes; then closes too."""
+        with self.socket:
+            while b"data: [DONE]" not in self.data and b"\r\n0\r\n" not in self.data and self.read_some():
+                pass
         return self.data.decode()
 
     def close(self) -> None:
