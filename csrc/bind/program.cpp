@@ -1,8 +1,14 @@
 // A model's forward as a flat list of ops over buffers, run for any number of tokens in one call.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <cstring>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "bind/arrays.h"
@@ -39,20 +45,20 @@ class Program {
   void embed(const PackedWeight& table, Place y) {
     require(table.k == y.cols && table.type == room(y).type, "embed: shapes or types do not fit");
     vocab_ = table.n;
-    record([this, &table, y](const Step& s, Team& t) { machine_.kernels.embed({s.token_ids, &table, view(y, s)}, t); });
+    record("embed", [this, &table, y](const Step& s, Team& t) { machine_.kernels.embed({s.token_ids, &table, view(y, s)}, t); });
   }
 
   void angles(const FloatRows& table, Place y) {
     require(static_cast<i64>(table.shape(1)) == y.cols && room(y).type == Type::f32, "angles: shapes do not fit");
     max_positions_ = static_cast<i64>(table.shape(0));
     const View from{const_cast<float*>(table.data()), max_positions_, y.cols, y.cols, Type::f32};
-    record([this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
+    record("angles", [this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
   }
 
   void linear(Place x, const PackedWeight& weight, const nb::object& bias, Place y) {
     require(x.cols == weight.k && y.cols == weight.n && room(x).type == weight.type, "linear: shapes do not fit");
     const float* added = bias.is_none() ? nullptr : nb::cast<Floats>(bias).data();
-    record([this, x, &weight, added, y](const Step& s, Team& t) {
+    record("linear", [this, x, &weight, added, y](const Step& s, Team& t) {
       machine_.kernels.linear({view(x, s), &weight, added, view(y, s)}, t);
     });
   }
@@ -63,24 +69,24 @@ class Program {
     require(dim > 0 && x.cols % dim == 0 && x.cols == y.cols, "rms_norm: shapes do not fit");
     const bool adds = !residual.is_none();
     const Place kept = adds ? nb::cast<Place>(residual) : Place{};
-    record([this, x, adds, kept, factors, dim, eps, y](const Step& s, Team& t) {
+    record("rms_norm", [this, x, adds, kept, factors, dim, eps, y](const Step& s, Team& t) {
       machine_.kernels.rms_norm({view(x, s), adds ? view(kept, s) : View{}, view(y, s), factors, dim, eps}, t);
     });
   }
 
   void add(Place x, Place y, Place out) {
     require(x.cols == y.cols && x.cols == out.cols, "add: shapes do not fit");
-    record([this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
+    record("add", [this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
   }
 
   void scale(Place x, float factor, Place out) {
     require(x.cols == out.cols, "scale: shapes do not fit");
-    record([this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
+    record("scale", [this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
   }
 
   void glu(Place gate_up, int activation, Place y) {
     require(gate_up.cols == 2 * y.cols && activation >= 0 && activation <= 3, "glu: shapes do not fit");
-    record([this, gate_up, activation, y](const Step& s, Team& t) {
+    record("glu", [this, gate_up, activation, y](const Step& s, Team& t) {
       machine_.kernels.glu({view(gate_up, s), view(y, s), static_cast<Activation>(activation)}, t);
     });
   }
@@ -88,7 +94,7 @@ class Program {
   void rotate(Place x, i64 num_heads, Place angles, Place out) {
     require(x.cols == out.cols && x.cols % num_heads == 0 && angles.cols <= x.cols / num_heads &&
                 room(angles).stride == angles.cols, "rotate: shapes do not fit");
-    record([this, x, num_heads, angles, out](const Step& s, Team& t) {
+    record("rotate", [this, x, num_heads, angles, out](const Step& s, Team& t) {
       machine_.kernels.rotate({view(x, s), view(out, s), num_heads, x.cols / num_heads,
                                static_cast<const float*>(view(angles, s).data), angles.cols}, t);
     });
@@ -97,7 +103,7 @@ class Program {
   void attend(Place q, Place k, Place v, Cache& cache, float scale, i64 window, float soft_cap, Place out) {
     const Attend shape{{}, {}, {}, &cache, {}, {}, q.cols / cache.dim, scale, window, soft_cap};
     attends_.push_back({shape, q, k, v, out});
-    record([this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
+    record("attend", [this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
   }
 
   // Runs all ops; the result lies in the buffer that the caller knows.
@@ -107,8 +113,22 @@ class Program {
     check(step);
     nb::gil_scoped_release release;
     machine_.pool.run([&](Team& team) {
-      for (const auto& op : ops_) op->run(step, team);
+      Clock::time_point before = Clock::now();
+      for (const auto& op : ops_) {
+        op->run(step, team);
+        if (team.rank() != 0) continue;
+        const Clock::time_point now = Clock::now();
+        op->nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
+        before = now;
+      }
     });
+  }
+
+  // (op, nanoseconds of all runs so far), in the order of the program.
+  std::vector<std::pair<std::string, i64>> times() const {
+    std::vector<std::pair<std::string, i64>> found;
+    for (const auto& op : ops_) found.emplace_back(op->name, op->nanoseconds);
+    return found;
   }
 
   nb::object result(Place place, i64 num_rows) {
@@ -124,13 +144,17 @@ class Program {
   i64 num_ops() const { return static_cast<i64>(ops_.size()); }
 
  private:
+  using Clock = std::chrono::steady_clock;
   struct Call {
+    explicit Call(const char* op) : name(op) {}
     virtual ~Call() = default;
     virtual void run(const Step& step, Team& team) const = 0;
+    const char* name;
+    i64 nanoseconds = 0;
   };
   template <class Body>
   struct Recorded final : Call {
-    explicit Recorded(Body b) : body(std::move(b)) {}
+    Recorded(const char* op, Body b) : Call(op), body(std::move(b)) {}
     void run(const Step& step, Team& team) const override { body(step, team); }
     Body body;
   };
@@ -140,8 +164,8 @@ class Program {
   };
 
   template <class Body>
-  void record(Body body) {
-    ops_.push_back(std::make_unique<Recorded<Body>>(std::move(body)));
+  void record(const char* name, Body body) {
+    ops_.push_back(std::make_unique<Recorded<Body>>(name, std::move(body)));
   }
 
   const Room& room(Place p) const { return rooms_.at(p.buffer); }
@@ -211,6 +235,7 @@ void bind_program(nb::module_& module) {
       .def("attend", &Program::attend, nb::keep_alive<1, 5>())
       .def("run", &Program::run)
       .def("result", &Program::result)
+      .def("times", &Program::times)
       .def_prop_ro("num_buffers", &Program::num_buffers)
       .def_prop_ro("num_ops", &Program::num_ops);
 }

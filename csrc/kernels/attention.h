@@ -149,12 +149,14 @@ struct KeyTiles {  // 32 keys in two halves of 16
   const u16* half[2];
   const u16* at(i64 k, int c, int h) const { return half[c] + k * 512 + h * 256; }
   void prefetch_tile(i64) const {}
+  void prefetch_lines(i64, i64) const {}
 };
 struct ValueTiles {  // groups of 32 keys in two halves of 16, by 16 dims
   const u16* const (*halves)[2];
   i64 offset, step;
   const u16* at(i64 k, int c, int h) const { return halves[k][h] + offset + c * step; }
   void prefetch_tile(i64) const {}
+  void prefetch_lines(i64, i64) const {}
 };
 
 template <class Dot>
@@ -194,21 +196,42 @@ struct TiledAttention {
     return page<u16>(cache, buffer, block, b.head) + key % cache.block_size * dim;
   }
 
-  u16 page_value(const RowBlock& b, i64 key, i64 d) const {
-    const u16* values_of = page<u16>(cache, cache.values, b.table[key / cache.block_size], b.head);
-    const i64 o = key % cache.block_size;
-    return values_of[cache.unit ? value_index(o, d, dim, cache.unit) : o * dim + d];
-  }
-
   // Values of group g in tiles of our own, zeros behind the last key: 0 × NaN is NaN.
   void assemble_values(const RowBlock& b, i64 start, i64 g) {
     u16* tile = own_values + g * kGroup * dim;
     for (i64 i = 0; i < kGroup; i++) {
       const i64 key = start + g * kGroup + i;
-      for (i64 d = 0; d < dim; d++) tile[value_index(i, d, dim, unit)] = key < b.num_keys ? page_value(b, key, d) : 0;
+      const u16* row = key < b.num_keys ? unit_at(b, cache.values, key) : nullptr;
+      for (i64 d = 0; d < dim; d++) tile[value_index(i, d, dim, unit)] = row ? row[d] : 0;
     }
     values[g][0] = tile;
     values[g][1] = unit == 32 ? tile + 256 : tile + 16 * dim;
+  }
+
+  // The same where pages are tiles: only a tile that ends before its last key is copied.
+  void cut_values(const RowBlock& b, i64 start, i64 g) {
+    for (i64 first = 0; first < kGroup; first += unit) {
+      const i64 key = start + g * kGroup + first, left = b.num_keys - key, num_keys = left < unit ? left : unit;
+      u16* tile = own_values + (g * kGroup + first) * dim;
+      const u16* from = left > 0 ? unit_at(b, cache.values, key) : nullptr;
+      if (num_keys < unit) copy_keys(from, tile, num_keys);
+      const u16* found = num_keys < unit ? tile : from;
+      values[g][first ? 1 : 0] = found;
+      if (unit == 32) values[g][1] = found + 256;
+    }
+  }
+
+  // The first keys of a tile of values, zeros for the others; in memory two keys of a dimension are one word.
+  void copy_keys(const u16* from, u16* to, i64 num_keys) const {
+    const i64 pairs = unit / 2;
+    for (i64 line = 0; line < dim / 16 * pairs; line++) {
+      const i64 left = num_keys - line % pairs * 2;
+      u32 words[16] = {};
+      if (left > 0) std::memcpy(words, from + line * 32, sizeof words);
+      if (left == 1)
+        for (u32& word : words) word &= 0xffff;
+      std::memcpy(to + line * 32, words, sizeof words);
+    }
   }
 
   void assemble_keys(const RowBlock& b, i64 start, i64 g) {
@@ -230,7 +253,7 @@ struct TiledAttention {
     }
     keys[g][0] = unit_at(b, cache.keys, key);
     keys[g][1] = key + 16 < b.num_keys ? unit_at(b, cache.keys, key + 16) : keys[g][0];
-    if (key + kGroup > b.num_keys) return assemble_values(b, start, g);
+    if (key + kGroup > b.num_keys) return cut_values(b, start, g);
     values[g][0] = unit_at(b, cache.values, key);
     values[g][1] = unit == 32 ? values[g][0] + 256 : unit_at(b, cache.values, key + 16);
   }

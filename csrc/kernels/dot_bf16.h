@@ -24,12 +24,12 @@ struct PairDot {
     __m512 total[R][2];
     for (int r = 0; r < R; r++) total[r][0] = total[r][1] = _mm512_setzero_ps();
     for (i64 k = 0; k < num_tiles; k++) {
-      if constexpr (R <= 4) b.prefetch_tile(k);
       for (int h = 0; h < 2; h++) {
         const u16 *left = b.at(k, 0, h), *right = b.at(k, 1, h);
         const u16* ak = a + k * 32 + h * 16;
 #pragma GCC unroll 8
         for (int p = 0; p < 8; p++) {
+          b.prefetch_lines(k, h * 8 + p);
           const auto low = reinterpret_cast<__m512bh>(_mm512_loadu_si512(left + p * 32));
           const auto high = reinterpret_cast<__m512bh>(_mm512_loadu_si512(right + p * 32));
 #pragma GCC unroll 12

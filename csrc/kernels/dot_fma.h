@@ -12,7 +12,12 @@ struct DenseTiles {  // [k][2 columns halves][16 pairs][16][2]
     for (int line = 0; line < 2048; line += 64)
       prefetch(reinterpret_cast<const char*>(base) + k * 2048 + kAhead + line);
   }
-  static constexpr i64 kAhead = 6144;
+  void prefetch_lines(i64 k, i64 pair) const {
+    const char* at = reinterpret_cast<const char*>(base) + k * 2048 + kAhead + pair * 128;
+    prefetch(at);
+    prefetch(at + 64);
+  }
+  static constexpr i64 kAhead = 8192;
 };
 
 struct FmaDot {
