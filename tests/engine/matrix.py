@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -34,8 +34,8 @@ class Tally:
 
     tokens: int = 0
     ties: int = 0
-    preemptions: int = 0
-    fewest_preemptions: int = 10**9
+    preemptions: list[list[int]] = field(default_factory=list)
+    """Of each run, those of each sequence."""
     cached_tokens: int = 0
 
 
@@ -74,18 +74,15 @@ def _compare_group(llm: LLM, cases: list[Case], references: list[CompletionOutpu
     open_cases = list(range(len(cases)))
     while open_cases:
         outputs = run(llm, [cases[i] for i in open_cases], [settled[i] for i in open_cases])
+        tally.preemptions.append([output.num_preemptions for output in outputs])
         still_open = []
         for i, output in zip(open_cases, outputs, strict=True):
-            tally.preemptions += output.num_preemptions
-            tally.fewest_preemptions = min(tally.fewest_preemptions, output.num_preemptions)
             if not _take(cases[i], references[i], settled[i], output, tally):
                 still_open.append(i)
         open_cases = still_open
 
 
-def _take(
-    case: Case, reference: CompletionOutput, settled: list[int], output: CompletionOutput, tally: Tally
-) -> bool:
+def _take(case: Case, reference: CompletionOutput, settled: list[int], output: CompletionOutput, tally: Tally) -> bool:
     """Appends what agrees; False when a tie was settled and the rest must be run again."""
     for token in output.token_ids:
         index = len(settled)

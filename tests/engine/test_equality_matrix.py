@@ -17,6 +17,16 @@ from headrace import LLM
 from headrace.words.outputs import CompletionOutput
 
 NUM_CASES, MAX_TOKENS = 16, 20
+SHORT, NUM_SHORT = 20, 10
+TINY_BLOCKS: dict[str, Any] = {"num_gpu_blocks_override": 12, "block_size": 4, "max_model_len": 41}
+SMALL_POOLS = {
+    "all prompts in 15 blocks of 16": (NUM_CASES, {"num_gpu_blocks_override": 16, "max_model_len": 240}),
+    "short prompts in 11 blocks of 4": (NUM_SHORT, TINY_BLOCKS),
+    "the same, most output goes first, overlap": (
+        NUM_SHORT,
+        {**TINY_BLOCKS, "victim_policy": "most_output", "async_scheduling": True},
+    ),
+}
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.covers("I24", "I25", "D42", "E6", "D29")]
 
 
@@ -44,8 +54,8 @@ def work(request: pytest.FixtureRequest, roomy: LLM) -> tuple[list[Case], list[C
     return todo, [run(roomy, [case])[0] for case in todo]
 
 
-def check(tally: Tally) -> None:
-    assert tally.tokens >= NUM_CASES * MAX_TOKENS * 0.5
+def check(tally: Tally, num_cases: int = NUM_CASES) -> None:
+    assert tally.tokens >= num_cases * MAX_TOKENS * 0.5
     assert tally.ties <= 3, f"{tally.ties} ties are too many to be ties"
 
 
@@ -74,12 +84,29 @@ def test_a_cold_and_a_warm_prefix_cache_and_none_give_the_same(work):
         assert llm.llm_engine.get_metrics().num_cached_tokens > 300
 
 
-def test_a_pool_so_small_that_every_run_is_preempted_gives_the_same(work):
-    todo, references = work
-    with engine(num_gpu_blocks_override=20, max_model_len=320, max_num_batched_tokens=64) as llm:
-        tally = compare(llm, todo, references)
-        check(tally)
-    assert tally.preemptions >= 3
+@pytest.mark.parametrize("pool", SMALL_POOLS)
+def test_a_pool_so_small_that_every_run_preempts_three_times_and_more_gives_the_same(work, pool):
+    num_cases, options = SMALL_POOLS[pool]
+    todo, references = zip(*fitting(*work, num_cases), strict=True)
+    with engine(max_num_batched_tokens=64, **options) as llm:
+        tally = compare(llm, list(todo), list(references))
+        num_preemptions = llm.llm_engine.get_metrics().num_preemptions
+    check(tally, num_cases)
+    print(f"{pool}: preemptions of each sequence, run by run: {tally.preemptions}")
+    assert num_preemptions == sum(map(sum, tally.preemptions)), "each preemption is told to its sequence"
+    of_first_run = tally.preemptions[0]
+    assert len(of_first_run) == num_cases and sum(of_first_run) >= 3
+    if num_cases == NUM_SHORT:
+        assert max(of_first_run) >= 2 and sum(of_first_run) >= num_cases, "sequences are preempted again and again"
+
+
+def fitting(
+    todo: list[Case], references: list[CompletionOutput], num_cases: int
+) -> list[tuple[Case, CompletionOutput]]:
+    """All cases, or the first ones whose prompts are short."""
+    longest = SHORT if num_cases == NUM_SHORT else 10**9
+    pairs = zip(todo, references, strict=True)
+    return [(case, reference) for case, reference in pairs if len(case.prompt_ids) <= longest][:num_cases]
 
 
 def test_overlap_gives_the_same(work):
