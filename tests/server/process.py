@@ -79,8 +79,14 @@ class ServerProcess:
 class SseReader:
     """A raw reader of one stream: writes the request, reads when told, closes when told."""
 
-    def __init__(self, port: int, body: dict[str, Any], path: str = "/v1/completions") -> None:
-        self.socket = socket.create_connection(("127.0.0.1", port), timeout=30)
+    def __init__(
+        self, port: int, body: dict[str, Any], path: str = "/v1/completions", receive_bytes: int | None = None
+    ) -> None:
+        self.socket = socket.socket()
+        if receive_bytes is not None:
+            self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        self.socket.settimeout(30)
+        self.socket.connect(("127.0.0.1", port))
         data = json.dumps({"stream": True, **body}).encode()
         lines = [f"POST {path} HTTP/1.1", "Host: 127.0.0.1", "Content-Type: application/json"]
         head = "\r\n".join([*lines, f"Content-Length: {len(data)}", "", ""])

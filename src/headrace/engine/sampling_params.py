@@ -15,7 +15,8 @@ MAX_TEMPERATURE = 100.0
 GREEDY_BELOW = 1e-5
 """Smaller temperatures overflow fp32 logits and differ from the limit, the argmax, in nothing."""
 MAX_PENALTY = 2.0
-MAX_REPETITION_PENALTY = 100.0
+MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY = 0.01, 100.0
+"""Beyond them logits overflow."""
 MAX_BIAS = 100.0
 MAX_NAME_CHARS = 1_024
 LOGPROBS_MODES = ("raw", "processed")
@@ -74,7 +75,7 @@ def _shape_of_the_draw(params: SamplingParams, width: int) -> dict[str, Any]:
         "top_k": 0 if top_k <= 0 or top_k >= width else top_k,
         "min_p": checks.real("min_p", params.min_p, 0.0, 1.0),
         "repetition_penalty": checks.real(
-            "repetition_penalty", params.repetition_penalty, 0.0, MAX_REPETITION_PENALTY, above=True
+            "repetition_penalty", params.repetition_penalty, MIN_REPETITION_PENALTY, MAX_REPETITION_PENALTY
         ),
         **{name: checks.real(name, getattr(params, name), -MAX_PENALTY, MAX_PENALTY) for name in penalties},
     }

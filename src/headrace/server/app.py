@@ -7,6 +7,7 @@ from importlib import metadata
 from typing import Any
 
 from fastapi import FastAPI
+from fastapi.routing import APIRoute
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -53,7 +54,10 @@ def make_app(service: Service) -> ASGIApp:
     _add_pages(app)
 
     async def tell(request: Request, error: Exception) -> Response:
-        return _told(request, api_error(error))
+        known = api_error(error)
+        if known.status == 405:
+            known.headers["allow"] = ", ".join(_methods(app, request.url.path))
+        return _told(request, known)
 
     app.add_exception_handler(HTTPException, tell)
     return Gate(app, service)
@@ -87,6 +91,12 @@ def _bound(create: Create, service: Service) -> Callable[[Request], Awaitable[Re
             return _told(request, known)
 
     return endpoint
+
+
+def _methods(app: FastAPI, path: str) -> list[str]:
+    """Of every route at this path; one route alone would name only its own."""
+    routes = [route for route in app.routes if isinstance(route, APIRoute) and route.path_regex.match(path)]
+    return sorted({method for route in routes for method in route.methods or ()})
 
 
 def _told(request: Request, error: ApiError) -> Response:

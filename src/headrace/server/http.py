@@ -4,6 +4,8 @@ number of connections. The only HTTP code of ours."""
 from __future__ import annotations
 
 import asyncio
+import socket
+import sys
 from typing import Any
 
 import httptools
@@ -12,6 +14,8 @@ from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from headrace.server.errors import ApiError, error_body
 from headrace.server.settings import Settings
 from headrace.server.sse import encode
+
+SEND_BUFFER_BYTES = 1 << 18
 
 
 def bounded_protocol(settings: Settings) -> type[HttpToolsProtocol]:
@@ -31,6 +35,10 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        sock = transport.get_extra_info("socket")
+        if sock is not None:
+            # The system would let it grow to megabytes for a reader that does not read.
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
         limit = self.limits.max_connections
         if limit is not None and len(self.connections) > limit:
             self._refuse(ApiError(503, "too many connections; try again later", retry_after_s=1))
@@ -71,9 +79,6 @@ class BoundedProtocol(HttpToolsProtocol):
         error = self._raised()
         self._refuse(error or ApiError(400, "the request is not valid HTTP"))
 
-    def on_response_complete(self) -> None:
-        super().on_response_complete()
-
     def _sum_of_head(self) -> int:
         return len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
 
@@ -96,8 +101,6 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def _raised(self) -> ApiError | None:
         """httptools wraps what a callback raised."""
-        import sys
-
         error = sys.exc_info()[1]
         cause = error.__context__ if isinstance(error, httptools.HttpParserCallbackError) else None
         return ApiError(431, str(cause)) if isinstance(cause, _TooMuch) else None

@@ -22,6 +22,8 @@ from headrace.server.sse import EventStream, answer_or_leave, encode
 from headrace.words.outputs import CompletionOutput, RequestOutput
 from headrace.words.params import SamplingParams
 
+NAMES = {"stop": "stop_sequences"}
+
 
 @dataclass(frozen=True, slots=True)
 class MessagesJob:
@@ -36,7 +38,8 @@ async def create(service: Service, request: Request) -> Response:
     body = MessagesRequest.model_validate(await read_json(request, service.settings))
     model = service.check_model(body.model)
     chat = await service.render(conversation(body), **_turn(body))
-    checked = await check_all(service.llm, [prompt_of(chat)], _params(service, body), None, "messages")
+    params = _params(service, body)
+    checked = await check_all(service.llm, [prompt_of(chat)], params, None, "messages", names=NAMES)
     warnings = warnings_of(body, body.max_tokens, checked)
     job = MessagesJob(checked, new_id(request, "msg_"), model, warnings)
     generation = Generation(service.llm, job.checked, job.answer_id, bool(body.stream), arrival_s)

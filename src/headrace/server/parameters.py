@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from headrace.engine.host import AsyncLLM
@@ -78,19 +78,24 @@ async def check_all(
     priority: int | None,
     param: str = "prompt",
     truncate: int | None = None,
+    names: Mapping[str, str] | None = None,
 ) -> list[Checked]:
-    """The validator of every route. What can never run is refused here, so that nothing is queued in vain."""
+    """The validator of every route. What can never run is refused here, so that nothing is queued in vain.
+
+    `names` are a protocol's own words for the engine's parameters; `param` is its word for the prompt.
+    """
+    names = {"prompt": param, "prompt_token_ids": param, **(names or {})}
     _check_number(llm, len(prompts) * max(1, params.n if isinstance(params, SamplingParams) else 1), params)
     found = []
     for number, prompt in enumerate(prompts):
         if number and number % PROMPTS_PER_TURN == 0:
             await asyncio.sleep(0)
         if truncate is not None:
-            prompt = await _truncated(llm, prompt, truncate, param)
+            prompt = await _truncated(llm, prompt, truncate, names)
         try:
             checked = await llm.check(prompt, params, priority)
         except RequestError as error:
-            raise _renamed(error, param) from None
+            raise _renamed(error, names) from None
         _check_room(llm, len(checked.request.prompt_ids), param)
         found.append(checked)
     return found
@@ -119,21 +124,20 @@ def _check_room(llm: AsyncLLM, num_tokens: int, param: str) -> None:
         )
 
 
-async def _truncated(llm: AsyncLLM, prompt: Any, length: int, param: str) -> Prompt:
+async def _truncated(llm: AsyncLLM, prompt: Any, length: int, names: Mapping[str, str]) -> Prompt:
     """The last `length` tokens of a prompt; −1 is as many as the model takes."""
     if length == 0 or length < -1:
         raise bad_request("truncate_prompt_tokens", f"must be at least 1, or -1, got {length}")
     try:
         request = (await llm.check(prompt, SamplingParams(max_tokens=1))).request
     except RequestError as error:
-        raise _renamed(error, param) from None
+        raise _renamed(error, names) from None
     keep = llm.engine.resolved.scheduler.max_model_len - 1 if length == -1 else length
     return {"prompt": request.prompt, "prompt_token_ids": list(request.prompt_ids[-keep:])}
 
 
-def _renamed(error: RequestError, param: str) -> ApiError:
-    """The engine calls every prompt `prompt`; a client is told its own name for it."""
-    name = param if error.parameter in ("prompt", "prompt_token_ids") else error.parameter
+def _renamed(error: RequestError, names: Mapping[str, str]) -> ApiError:
+    name = names.get(error.parameter, error.parameter)
     return bad_request(name, error.message)
 
 

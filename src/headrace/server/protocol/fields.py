@@ -13,7 +13,7 @@ TEXTS = {"anyOf": [{"type": "string"}, {"type": "array", "items": {"type": "stri
 IDS = {"anyOf": [{"type": "array", "items": {"type": "integer", "minimum": 0}}, {"type": "null"}]}
 Texts = Annotated[Any, WithJsonSchema(TEXTS)]
 """A text or a list of texts; the engine says what is wrong with it."""
-Ids = Annotated[Any, WithJsonSchema(IDS)]
+Ids = Annotated[list[Any] | None, WithJsonSchema(IDS)]
 Bias = Annotated[
     Any,
     WithJsonSchema({"anyOf": [{"type": "object", "additionalProperties": {"type": "number"}}, {"type": "null"}]}),
@@ -47,7 +47,7 @@ class SamplingFields(Body):
     min_p: Annotated[float | None, limits(minimum=0, maximum=1)] = None
     presence_penalty: Annotated[float | None, limits(minimum=-2, maximum=2)] = None
     frequency_penalty: Annotated[float | None, limits(minimum=-2, maximum=2)] = None
-    repetition_penalty: Annotated[float | None, limits(exclusiveMinimum=0)] = None
+    repetition_penalty: Annotated[float | None, limits(minimum=0.01, maximum=100)] = None
     seed: int | None = None
     stop: Texts = None
     stop_token_ids: Ids = None
@@ -72,8 +72,8 @@ class SamplingFields(Body):
 
 
 PASSED = frozenset(
-    "metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options parallel_tool_calls cache_control "
-    "user_profile_id workspace_id".split()
+    "metadata safety_identifier prompt_cache_key prompt_cache_retention prompt_cache_options parallel_tool_calls "
+    "cache_control user_profile_id workspace_id".split()
 )
 """Fields of others that change nothing here and ask for nothing."""
 NOT_BUILT: Mapping[str, tuple[Any, ...]] = {

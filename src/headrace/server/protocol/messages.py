@@ -18,12 +18,21 @@ TURNS = {
     },
 }
 Turns = Annotated[Any, WithJsonSchema(TURNS)]
+BLOCK = {
+    "type": "object",
+    "required": ["type", "text"],
+    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
+}
+System = Annotated[
+    Any,
+    WithJsonSchema({"anyOf": [{"type": "string"}, {"type": "array", "items": BLOCK}, {"type": "null"}]}),
+]
 
 
 class CountTokensRequest(Body):
     model: str
     messages: Turns
-    system: Texts = None
+    system: System = None
 
 
 class MessagesRequest(CountTokensRequest):

@@ -26,7 +26,7 @@ class TokenizeRequest(Body):
 
 class DetokenizeRequest(Body):
     model: str | None = None
-    tokens: Annotated[Any, WithJsonSchema(ID_LIST)]
+    tokens: Annotated[Any, WithJsonSchema({**ID_LIST, "minItems": 0})]
 
 
 class EmbeddingRequest(Body):

@@ -1,0 +1,184 @@
+"""What takes minutes: `make soak`. HEADRACE_SOAK_SECONDS says how long each of the long ones runs (30 by default)."""
+
+import asyncio
+import json
+import os
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+from safetensors.numpy import load_file, save_file
+from tests.engine import tiny
+from tests.server.process import ServerProcess, SseReader
+
+MODEL = "smollm2-135m"
+SECONDS = float(os.environ.get("HEADRACE_SOAK_SECONDS", "30"))
+pytestmark = pytest.mark.timeout(SECONDS * 2 + 400)
+
+
+@pytest.fixture(scope="module")
+def healthy(tmp_path_factory) -> str:
+    """The tiny checkpoint without its token that is not finite, and with room for long answers."""
+    folder = tiny.write(tmp_path_factory.mktemp("tiny"))
+    tiny.write_json(folder / "config.json", {**tiny.CONFIG, "max_position_embeddings": 4_096})
+    weights = {name: np.nan_to_num(array) for name, array in load_file(folder / "model.safetensors").items()}
+    save_file(weights, folder / "model.safetensors")
+    return str(folder)
+
+
+def test_schemathesis_finds_nothing(healthy, tmp_path):
+    """Valid and invalid bodies of every route. What a schema cannot say (a room, a vocabulary, two fields together)
+    is 400, so that the check that every body of the schema is accepted is left out."""
+    with ServerProcess(healthy, tmp_path, "--served-model-name", "toy", "--max-model-len", "128") as server:
+        command = ["run", f"{server.url}/openapi.json", "--mode", "all", "--max-examples", "50", "--no-color"]
+        command += ["--continue-on-failure", "--exclude-checks", "positive_data_acceptance", "--seed", "1"]
+        program = Path(sys.executable).with_name("schemathesis")
+        done = subprocess.run([program, *command], capture_output=True, text=True, timeout=300, cwd=tmp_path)
+        print(done.stdout[-3000:])
+        assert done.returncode == 0, done.stdout[-6000:]
+        assert "Traceback" not in server.err.read_text()
+
+
+def test_200_streams_of_the_default_model_finish_while_probes_answer(tmp_path):
+    async def one(http, i):
+        body = {"prompt": f"Story number {i}:", "max_tokens": 24, "ignore_eos": True, "seed": i, "stream": True}
+        response = await http.post("/v1/completions", json=body)
+        return response.status_code == 200 and response.text.endswith("data: [DONE]\n\n")
+
+    async def probe(http, slowest):
+        while True:
+            before = time.perf_counter()
+            assert (await http.get("/health")).status_code == 200
+            slowest.append(time.perf_counter() - before)
+            await asyncio.sleep(0.05)
+
+    async def work(url):
+        limits = httpx.Limits(max_connections=300)
+        async with httpx.AsyncClient(base_url=url, timeout=300, limits=limits) as http:
+            slowest: list[float] = []
+            async with httpx.AsyncClient(base_url=url, timeout=10) as other:
+                watch = asyncio.create_task(probe(other, slowest))
+                ends = await asyncio.gather(*(one(http, i) for i in range(200)))
+                watch.cancel()
+            return ends, sorted(slowest)
+
+    with ServerProcess(MODEL, tmp_path, "--max-model-len", "1024") as server:
+        ends, waits = asyncio.run(work(server.url))
+    p50, p99 = waits[len(waits) // 2] * 1e3, waits[int(len(waits) * 0.99)] * 1e3
+    print(f"/health while 200 streams run: p50 {p50:.1f} ms, p99 {p99:.1f} ms, worst {waits[-1] * 1e3:.1f} ms")
+    assert all(ends) and waits[-1] < 0.1
+
+
+def rate_through_http(port: int, number: int, num_tokens: int) -> float:
+    """Tokens per second of raw readers, from the first request to the last byte."""
+    body = {"prompt": "A water mill is", "max_tokens": num_tokens, "ignore_eos": True, "stream": True}
+    started = time.perf_counter()
+    readers = [SseReader(port, {**body, "seed": i}) for i in range(number)]
+    for reader in readers:
+        reader.read_all()
+    return number * num_tokens / (time.perf_counter() - started)
+
+
+def test_the_server_costs_little_beside_the_offline_rate(tmp_path):
+    program = (
+        "import sys, time; from headrace import LLM, SamplingParams\n"
+        "with LLM(sys.argv[1], max_model_len=1024) as llm:\n"
+        "    def run():\n"
+        "        t = time.perf_counter()\n"
+        "        ps = [SamplingParams(max_tokens=128, ignore_eos=True, seed=i) for i in range(32)]\n"
+        "        llm.generate(['A water mill is'] * 32, ps, use_tqdm=False)\n"
+        "        return 32 * 128 / (time.perf_counter() - t)\n"
+        "    print(max(run() for _ in range(3)))\n"
+    )
+    offline = float(subprocess.run([sys.executable, "-c", program, MODEL], capture_output=True, text=True).stdout)
+    with ServerProcess(MODEL, tmp_path, "--max-model-len", "1024") as server:
+        rates = [rate_through_http(server.port, 32, 128) for _ in range(3)]
+    share = max(rates) / offline
+    print(f"offline {offline:.0f} tokens/s, through HTTP {max(rates):.0f}: {share:.1%}")
+    assert share > 0.85
+
+
+def memory_of(server: ServerProcess) -> int:
+    """Resident bytes."""
+    return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_25_overload_is_refused_and_the_rest_is_served(healthy, tmp_path):
+    """Open loop at ten times what a queue of 32 takes."""
+
+    async def work(url):
+        counts: dict[int, int] = {}
+
+        async def one(http, i):
+            response = await http.post(
+                "/v1/completions", json={"prompt": [65 + i % 9] * 30, "max_tokens": 200, "ignore_eos": True}
+            )
+            counts[response.status_code] = counts.get(response.status_code, 0) + 1
+
+        async with httpx.AsyncClient(base_url=url, timeout=60, limits=httpx.Limits(max_connections=800)) as http:
+            end, tasks, i = time.monotonic() + SECONDS, [], 0
+            while time.monotonic() < end:
+                tasks.append(asyncio.create_task(one(http, i)))
+                i += 1
+                await asyncio.sleep(0.005)
+            await asyncio.gather(*tasks)
+        return counts
+
+    flags = ("--max-num-seqs", "8", "--max-num-queued-requests", "32")
+    with ServerProcess(healthy, tmp_path, *flags) as server:
+        before = memory_of(server)
+        counts = asyncio.run(work(server.url))
+        grown = memory_of(server) - before
+        assert server.get("/ready").status_code == 200
+    print(f"answers by status: {counts}; {grown / 1e6:.1f} MB grown")
+    assert set(counts) == {200, 503} and counts[200] > 50 and grown < 100e6
+
+
+def test_10_slow_readers_are_cut_and_others_keep_their_pace(healthy, tmp_path):
+    body = {"prompt": [70, 71], "max_tokens": 4_000, "ignore_eos": True, "logprobs": 20, "return_token_ids": True}
+    with ServerProcess(healthy, tmp_path, "--send-timeout", "2", "--max-num-seqs", "64") as server:
+        slow = [SseReader(server.port, {**body, "seed": i}, receive_bytes=4_096) for i in range(20)]
+        time.sleep(12)
+        text = SseReader(server.port, {"prompt": [70], "max_tokens": 50, "ignore_eos": True}).read_all()
+        lives = server.get("/v1/requests").json()["data"]
+        for reader in slow:
+            reader.close()
+        assert "data: [DONE]" in text
+        print({life["finish_reason"]: life["num_output_tokens"] for life in lives})
+        assert memory_of(server) < 2e9
+        assert "left its stream full" in server.err.read_text()
+
+
+def test_29_a_mixed_load_with_aborts_leaves_nothing_behind(healthy, tmp_path):
+    rng = random.Random(1)
+
+    def one(server: ServerProcess) -> None:
+        body = {"prompt": [rng.randrange(60, 120)] * rng.randrange(1, 90), "max_tokens": rng.randrange(1, 200)}
+        reader = SseReader(
+            server.port, {**body, "ignore_eos": True, "n": rng.randrange(1, 4), "seed": rng.randrange(9)}
+        )
+        if rng.random() < 0.2:
+            reader.read_some()
+            reader.close()
+        else:
+            text = reader.read_all()
+            assert "data: [DONE]" in text and '"error"' not in text
+
+    with ServerProcess(healthy, tmp_path, env={"HEADRACE_CHECK_INVARIANTS": "64"}) as server:
+        end, sizes = time.monotonic() + SECONDS, []
+        while time.monotonic() < end:
+            for _ in range(10):
+                one(server)
+            sizes.append(memory_of(server))
+        time.sleep(1)
+        assert "vllm:kv_cache_usage_perc" in (text := server.get("/metrics").text)
+        held = [line for line in text.splitlines() if line.startswith("vllm:kv_cache_usage_perc{")]
+    half = len(sizes) // 2
+    growth = sizes[-1] - sizes[half]
+    print(f"{len(sizes) * 10} requests; {growth / 1e6:.2f} MB grown in the second half")
+    assert held[0].endswith(" 0.0") and growth < 30e6, json.dumps(sizes)
