@@ -14,6 +14,7 @@ from headrace.cli.chat import chat
 from headrace.cli.generate import generate
 from headrace.cli.model import OpenLLM, open_llm
 from headrace.cli.serve import serve
+from headrace.cli.streams import drop_output
 from headrace.words.errors import HeadraceError, nearest
 
 USAGE_ERROR = 2
@@ -49,6 +50,7 @@ def run(arguments: Sequence[str] | None = None, opener: OpenLLM = open_llm) -> i
     try:
         given = None if arguments is None else list(arguments)
         code = app(args=given, prog_name="headrace", standalone_mode=False, obj=opener)
+        sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except KeyboardInterrupt:
         return INTERRUPTED
@@ -56,6 +58,10 @@ def run(arguments: Sequence[str] | None = None, opener: OpenLLM = open_llm) -> i
         return FAILURE
     except HeadraceError as error:
         return _report(error, str(error), FAILURE)
+    except OSError as error:
+        drop_output()
+        text = "" if isinstance(error, BrokenPipeError) else f"input or output failed: {error.strerror or error}"
+        return _report(error, text, FAILURE)
     except Exception as error:
         if hasattr(error, "format_message"):
             return _report(error, usage_line(error), USAGE_ERROR)

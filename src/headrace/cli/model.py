@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal
 import typer
 
 from headrace.cli.options import engine_keywords
+from headrace.engine.inputs import clean_text
 from headrace.llm import LLM
 from headrace.words import envs
 from headrace.words.errors import RequestError
@@ -50,10 +51,10 @@ def conversation(system: str | None, text: str) -> list[dict[str, str]]:
 
 
 def read_prompt(text: str) -> str:
-    """The prompt itself, or standard input for `-`."""
+    """The prompt itself, or standard input for `-`; bytes that are no character are U+FFFD."""
     if text != "-":
-        return text
+        return clean_text(text)
     text = sys.stdin.read()
     if not text.strip():
         raise RequestError("prompt", "standard input is empty; write the prompt to it")
-    return text
+    return clean_text(text)

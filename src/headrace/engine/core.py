@@ -25,7 +25,8 @@ class EngineCore:
     behind the forward of the next one, so that the host's work hides behind the device's.
 
     An exception of a step costs that step only: its rows are computed once more, then in halves, and who fails alone
-    ends FAILED. What the scheduler raises, EngineDeadError, and what is no Exception (an interrupt) leave `step` as they are.
+    ends FAILED. What the scheduler raises, EngineDeadError, and what is no Exception (an interrupt) leave `step` as
+    they are.
     `check_every` steps the scheduler's books are checked (0: never); a broken invariant is an AssertionError.
     """
 
