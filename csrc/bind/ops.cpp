@@ -1,9 +1,11 @@
 // The ops over numpy arrays, one call each, the GIL released.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/vector.h>
 
 #include "bind/arrays.h"
 #include "bind/machine.h"
 #include "bind/step.h"
+#include "core/experts.h"
 
 namespace headrace {
 namespace {
@@ -37,7 +39,8 @@ void embed(Machine& machine, const Ints& token_ids, const PackedWeight& table, c
   run(machine, machine.kernels.embed, Embed{token_ids.data(), &table, out});
 }
 
-void rms_norm(Machine& machine, const Input& x, const nb::object& residual, const Floats& weight, float eps, const Array& y) {
+void rms_norm(Machine& machine, const Input& x, const nb::object& residual, const Floats& weight, float eps,
+              float offset, const Array& y) {
   const View in = view_of(x), out = view_of(y);
   const i64 dim = static_cast<i64>(weight.shape(0));
   require_same(in, out, "rms_norm: shapes or types do not fit");
@@ -47,7 +50,55 @@ void rms_norm(Machine& machine, const Input& x, const nb::object& residual, cons
     kept = view_of(nb::cast<Array>(residual));
     require_same(in, kept, "rms_norm: the residual does not fit");
   }
-  run(machine, machine.kernels.rms_norm, RmsNorm{in, kept, out, weight.data(), dim, eps});
+  run(machine, machine.kernels.rms_norm, RmsNorm{in, kept, out, weight.data(), dim, eps, offset});
+}
+
+void layer_norm(Machine& machine, const Input& x, const Floats& weight, const Floats& bias, float eps, const Array& y) {
+  const View in = view_of(x), out = view_of(y);
+  require_same(in, out, "layer_norm: shapes or types do not fit");
+  require(static_cast<i64>(weight.shape(0)) == in.cols && static_cast<i64>(bias.shape(0)) == in.cols,
+          "layer_norm: weight or bias do not fit");
+  run(machine, machine.kernels.layer_norm, LayerNorm{in, out, weight.data(), bias.data(), eps});
+}
+
+void activate(Machine& machine, const Input& x, int activation, const Array& y) {
+  const Activate op{view_of(x), view_of(y), static_cast<Activation>(activation)};
+  require_same(op.x, op.y, "activate: shapes or types do not fit");
+  require(activation >= 0 && activation <= 3, "activate: no such activation");
+  run(machine, machine.kernels.activate, op);
+}
+
+void cap(Machine& machine, const Array& x, float factor, float soft_cap) {
+  const Cap op{view_of(x), factor, soft_cap};
+  require(op.x.type == Type::f32, "cap: logits are float32");
+  run(machine, machine.kernels.cap, op);
+}
+
+using IntRows = nb::ndarray<i32, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using WeightRows = nb::ndarray<float, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+void route(Machine& machine, const Input& logits, bool renormalizes, const IntRows& ids, const WeightRows& weights) {
+  const View in = view_of(logits);
+  const i64 num_chosen = static_cast<i64>(ids.shape(1));
+  require(in.type == Type::f32 && static_cast<i64>(ids.shape(0)) == in.rows && num_chosen > 0 && num_chosen <= in.cols &&
+              ids.shape(0) == weights.shape(0) && ids.shape(1) == weights.shape(1), "route: shapes or types do not fit");
+  run(machine, machine.kernels.route, Route{in, num_chosen, renormalizes, ids.data(), weights.data()});
+}
+
+void experts(Machine& machine, const Input& x, const IntRows& ids, const WeightRows& weights,
+             const std::vector<const PackedWeight*>& gate_up, const std::vector<const PackedWeight*>& down,
+             int activation, const Array& out) {
+  const Experts op{view_of(x), ids.data(), weights.data(), static_cast<i64>(ids.shape(1)), &gate_up, &down,
+                   static_cast<Activation>(activation), view_of(out)};
+  check_experts(gate_up, down, op.x.cols);
+  require_same(op.x, op.out, "experts: shapes or types do not fit");
+  require(static_cast<i64>(ids.shape(0)) == op.x.rows && ids.shape(0) == weights.shape(0) && ids.shape(1) == weights.shape(1),
+          "experts: routes do not fit");
+  for (i64 i = 0; i < op.x.rows * op.num_chosen; i++)
+    require(op.ids[i] >= 0 && op.ids[i] < static_cast<i64>(gate_up.size()), "experts: no such expert");
+  ExpertRoom room(op.x.rows * op.num_chosen, op.x.cols, down[0]->k, op.x.type);
+  nb::gil_scoped_release release;
+  machine.pool.run([&](Team& team) { room.run(op, machine.kernels, team); });
 }
 
 void glu(Machine& machine, const Input& gate_up, int activation, const Array& y) {
@@ -100,7 +151,13 @@ void attend(Machine& machine, const Input& q, const Input& k, const Input& v, Ca
 void bind_ops(nb::class_<Machine>& machine) {
   machine.def("linear", &linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("y"))
       .def("embed", &embed)
-      .def("rms_norm", &rms_norm, nb::arg("x"), nb::arg("residual").none(), nb::arg("weight"), nb::arg("eps"), nb::arg("y"))
+      .def("rms_norm", &rms_norm, nb::arg("x"), nb::arg("residual").none(), nb::arg("weight"), nb::arg("eps"),
+           nb::arg("offset"), nb::arg("y"))
+      .def("layer_norm", &layer_norm)
+      .def("activate", &activate)
+      .def("cap", &cap)
+      .def("route", &route)
+      .def("experts", &experts)
       .def("glu", &glu)
       .def("add", &add)
       .def("scale", &scale)

@@ -6,14 +6,17 @@
 
 #include <chrono>
 #include <cstring>
+#include <map>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bind/arrays.h"
 #include "bind/machine.h"
 #include "bind/step.h"
+#include "core/experts.h"
 
 namespace headrace {
 namespace {
@@ -42,16 +45,20 @@ class Program {
     return static_cast<int>(rooms_.size()) - 1;
   }
 
-  void embed(const PackedWeight& table, Place y) {
+  void embed(const PackedWeight& table, bool by_position, Place y) {
     require(table.k == y.cols && table.type == room(y).type, "embed: shapes or types do not fit");
-    vocab_ = table.n;
-    record("embed", [this, &table, y](const Step& s, Team& t) { machine_.kernels.embed({s.token_ids, &table, view(y, s)}, t); });
+    if (by_position) know_positions(table.n);
+    else vocab_ = table.n;
+    record("embed", [this, &table, by_position, y](const Step& s, Team& t) {
+      machine_.kernels.embed({by_position ? s.positions : s.token_ids, &table, view(y, s)}, t);
+    });
   }
 
   void angles(const FloatRows& table, Place y) {
     require(static_cast<i64>(table.shape(1)) == y.cols && room(y).type == Type::f32, "angles: shapes do not fit");
-    max_positions_ = static_cast<i64>(table.shape(0));
-    const View from{const_cast<float*>(table.data()), max_positions_, y.cols, y.cols, Type::f32};
+    const i64 num_positions = static_cast<i64>(table.shape(0));
+    know_positions(num_positions);
+    const View from{const_cast<float*>(table.data()), num_positions, y.cols, y.cols, Type::f32};
     record("angles", [this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
   }
 
@@ -63,14 +70,56 @@ class Program {
     });
   }
 
-  void rms_norm(Place x, const nb::object& residual, const Floats& weight, float eps, Place y) {
+  void rms_norm(Place x, const nb::object& residual, const Floats& weight, float eps, float offset, Place y) {
     const float* factors = weight.data();
     const i64 dim = static_cast<i64>(weight.shape(0));
     require(dim > 0 && x.cols % dim == 0 && x.cols == y.cols, "rms_norm: shapes do not fit");
     const bool adds = !residual.is_none();
     const Place kept = adds ? nb::cast<Place>(residual) : Place{};
-    record("rms_norm", [this, x, adds, kept, factors, dim, eps, y](const Step& s, Team& t) {
-      machine_.kernels.rms_norm({view(x, s), adds ? view(kept, s) : View{}, view(y, s), factors, dim, eps}, t);
+    record("rms_norm", [this, x, adds, kept, factors, dim, eps, offset, y](const Step& s, Team& t) {
+      machine_.kernels.rms_norm({view(x, s), adds ? view(kept, s) : View{}, view(y, s), factors, dim, eps, offset}, t);
+    });
+  }
+
+  void layer_norm(Place x, const Floats& weight, const Floats& bias, float eps, Place y) {
+    require(static_cast<i64>(weight.shape(0)) == x.cols && static_cast<i64>(bias.shape(0)) == x.cols && x.cols == y.cols,
+            "layer_norm: shapes do not fit");
+    record("layer_norm", [this, x, factors = weight.data(), added = bias.data(), eps, y](const Step& s, Team& t) {
+      machine_.kernels.layer_norm({view(x, s), view(y, s), factors, added, eps}, t);
+    });
+  }
+
+  void activate(Place x, int activation, Place y) {
+    require(x.cols == y.cols && activation >= 0 && activation <= 3, "activate: shapes do not fit");
+    record("activate", [this, x, activation, y](const Step& s, Team& t) {
+      machine_.kernels.activate({view(x, s), view(y, s), static_cast<Activation>(activation)}, t);
+    });
+  }
+
+  // Logits [T, experts] → `weights` [T, chosen]; the ids stay inside. Gives the number by which `experts` finds them.
+  int route(Place logits, bool renormalizes, Place weights) {
+    require(room(logits).type == Type::f32 && room(weights).type == Type::f32 && room(weights).stride == weights.cols &&
+                weights.cols <= logits.cols, "route: shapes or types do not fit");
+    auto& ids = routes_.emplace_back(std::make_unique<std::vector<i32>>(max_tokens_ * weights.cols));
+    record("route", [this, logits, renormalizes, weights, found = ids.get()](const Step& s, Team& t) {
+      machine_.kernels.route({view(logits, s), weights.cols, renormalizes, found->data(),
+                              static_cast<float*>(view(weights, s).data)}, t);
+    });
+    return static_cast<int>(routes_.size()) - 1;
+  }
+
+  void experts(Place x, int number, Place weights, std::vector<const PackedWeight*> gate_up,
+               std::vector<const PackedWeight*> down, int activation, Place out) {
+    check_experts(gate_up, down, x.cols);
+    require(x.cols == out.cols && room(x).type == gate_up[0]->type, "experts: shapes do not fit");
+    const i64 pairs = max_tokens_ * weights.cols;
+    for (const PackedWeight* w : down) require(w->k == down[0]->k, "experts: shapes do not fit");
+    ExpertRoom*& shared = expert_rooms_[{x.cols, down[0]->k, pairs}];
+    if (!shared) shared = rooms_of_experts_.emplace_back(std::make_unique<ExpertRoom>(pairs, x.cols, down[0]->k, room(x).type)).get();
+    record("experts", [this, x, ids = routes_.at(number).get(), weights, gate_up = std::move(gate_up), down = std::move(down),
+                       activation, out, between = shared](const Step& s, Team& t) {
+      between->run({view(x, s), ids->data(), static_cast<const float*>(view(weights, s).data), weights.cols, &gate_up, &down,
+                    static_cast<Activation>(activation), view(out, s)}, machine_.kernels, t);
     });
   }
 
@@ -184,11 +233,13 @@ class Program {
     return op;
   }
 
+  void know_positions(i64 count) { max_positions_ = max_positions_ == 0 || count < max_positions_ ? count : max_positions_; }
+
   // All layers share one step: the first attention is checked whole, the others differ in nothing that is data.
   void check(const Step& step) const {
     for (i64 t = 0; t < step.num_tokens; t++) {
       require(step.token_ids[t] >= 0 && step.token_ids[t] < vocab_, "no such token id");
-      require(max_positions_ == 0 || step.positions[t] < max_positions_, "a position lies behind the table of angles");
+      require(max_positions_ == 0 || step.positions[t] < max_positions_, "a position lies behind the tables of positions");
     }
     const Cache* checked = nullptr;
     for (const Attention& a : attends_) {
@@ -203,6 +254,9 @@ class Program {
   i64 max_tokens_, vocab_ = INT64_MAX, max_positions_ = 0;
   std::vector<Room> rooms_;
   std::vector<Attention> attends_;
+  std::vector<std::unique_ptr<std::vector<i32>>> routes_;
+  std::vector<std::unique_ptr<ExpertRoom>> rooms_of_experts_;
+  std::map<std::tuple<i64, i64, i64>, ExpertRoom*> expert_rooms_;  // by (hidden, inner, pairs): one at a time is in use
   std::vector<std::unique_ptr<Call>> ops_;
 };
 
@@ -227,7 +281,11 @@ void bind_program(nb::module_& module) {
       .def("linear", &Program::linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("y"),
            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
       .def("rms_norm", &Program::rms_norm, nb::arg("x"), nb::arg("residual").none(), nb::arg("weight"), nb::arg("eps"),
-           nb::arg("y"), nb::keep_alive<1, 4>())
+           nb::arg("offset"), nb::arg("y"), nb::keep_alive<1, 4>())
+      .def("layer_norm", &Program::layer_norm, nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
+      .def("activate", &Program::activate)
+      .def("route", &Program::route)
+      .def("experts", &Program::experts)
       .def("add", &Program::add)
       .def("scale", &Program::scale)
       .def("glu", &Program::glu)

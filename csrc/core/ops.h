@@ -37,17 +37,29 @@ struct Embed {
   View y;
 };
 
-// y = rms_norm(x) · weight over groups of `dim` values; with `residual`: residual += x first, and that is normed.
+// y = rms_norm(x) · (offset + weight) over groups of `dim` values; with `residual`: residual += x first, and that is
+// normed.
 struct RmsNorm {
   View x, residual, y;  // residual.data may be null
   const float* weight;  // [dim]
   i64 dim;
+  float eps, offset;
+};
+
+struct LayerNorm {
+  View x, y;
+  const float *weight, *bias;  // [cols]
   float eps;
 };
 
 enum class Activation : int { silu, gelu, gelu_tanh, relu };
 struct Glu {
   View gate_up, y;
+  Activation activation;
+};
+
+struct Activate {
+  View x, y;
   Activation activation;
 };
 
@@ -61,6 +73,30 @@ struct Scale {
 struct Gather {
   View x;
   const i32* rows;
+  View out;
+};
+
+// In place, f32: c · tanh(factor · x / c), or without a cap (0) factor · x.
+struct Cap {
+  View x;
+  float factor, soft_cap;
+};
+
+// For each row of f32 logits [T, experts] the `num_chosen` highest, ties to the lowest id, with softmax weights.
+struct Route {
+  View logits;
+  i64 num_chosen;
+  bool renormalizes;  // over those chosen
+  i32* ids;           // [T, chosen]
+  float* weights;     // [T, chosen]
+};
+
+// out[t] = Σ over ranks r of weights[t, r] · parts[places[t, r]], in that order, in fp32, rounded once.
+struct Combine {
+  View parts;  // f32 [T × chosen, hidden]
+  const i32* places;
+  const float* weights;
+  i64 num_chosen;
   View out;
 };
 
@@ -121,9 +157,14 @@ struct Kernels {
   void (*linear)(const Linear&, Team&);
   void (*embed)(const Embed&, Team&);
   void (*rms_norm)(const RmsNorm&, Team&);
+  void (*layer_norm)(const LayerNorm&, Team&);
+  void (*activate)(const Activate&, Team&);
   void (*glu)(const Glu&, Team&);
   void (*add)(const Add&, Team&);
   void (*scale)(const Scale&, Team&);
+  void (*cap)(const Cap&, Team&);
+  void (*route)(const Route&, Team&);
+  void (*combine)(const Combine&, Team&);
   void (*gather)(const Gather&, Team&);
   void (*rotate)(const Rotate&, Team&);
   void (*attend)(const Attend&, Team&);

@@ -27,6 +27,9 @@ struct View {
   T* row(i64 r) const {
     return static_cast<T*>(data) + r * stride;
   }
+  View part(i64 first, i64 count) const {
+    return {static_cast<char*>(data) + first * stride * item_bytes(type), count, cols, stride, type};
+  }
 };
 
 // StepInputs of headrace.ops.base: T tokens of S segments, block tables of B columns.

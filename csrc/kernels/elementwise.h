@@ -15,12 +15,41 @@ float sum_of_squares(const T* x, i64 size) {
 }
 
 template <class T>
-void norm_row(const T* x, const float* weight, T* y, i64 dim, float eps) {
+void norm_row(const T* x, const float* weight, T* y, i64 dim, float eps, float offset) {
   const float mean = sum_of_squares(x, dim) / static_cast<float>(dim);
-  const F16 scale = set(1.0f / __builtin_sqrtf(mean + eps));
+  const F16 scale = set(1.0f / __builtin_sqrtf(mean + eps)), added = set(offset);
   by_sixteen(dim, [&](i64 i, i64 n) {
-    const F16 normed = rounded<T>(mul(load_up_to(x + i, n), scale));
-    store_up_to(y + i, mul(normed, load_up_to(weight + i, n)), n);
+    const F16 factor = add(load_up_to(weight + i, n), added);
+    store_up_to(y + i, mul(mul(load_up_to(x + i, n), scale), factor), n);
+  });
+}
+
+// x less `mean`, zeros behind the end.
+template <class T>
+F16 centered(const T* x, F16 mean, i64 n) {
+  return keep(sub(load_up_to(x, n), mean), 0, n, set(0.0f));
+}
+
+template <class T>
+void layer_norm_row(const T* x, const float* weight, const float* bias, T* y, i64 dim, float eps) {
+  F16 total = set(0.0f), squares = set(0.0f);
+  by_sixteen(dim, [&](i64 i, i64 n) { total = add(total, load_up_to(x + i, n)); });
+  const F16 mean = set(sum(total) / static_cast<float>(dim));
+  by_sixteen(dim, [&](i64 i, i64 n) {
+    const F16 d = centered(x + i, mean, n);
+    squares = fma(d, d, squares);
+  });
+  const F16 scale = set(1.0f / __builtin_sqrtf(sum(squares) / static_cast<float>(dim) + eps));
+  by_sixteen(dim, [&](i64 i, i64 n) {
+    const F16 normed = mul(centered(x + i, mean, n), scale);
+    store_up_to(y + i, add(mul(normed, load_up_to(weight + i, n)), load_up_to(bias + i, n)), n);
+  });
+}
+
+template <class T>
+void layer_norm_as(const LayerNorm& op, Team& team) {
+  for_rows(team, op.x.rows, op.x.cols, [&](i64 r) {
+    layer_norm_row(op.x.row<T>(r), op.weight, op.bias, op.y.row<T>(r), op.x.cols, op.eps);
   });
 }
 
@@ -38,7 +67,7 @@ void rms_norm_as(const RmsNorm& op, Team& team) {
       add_row(residual, x, residual, op.x.cols);
       x = residual;
     }
-    for (i64 i = 0; i < op.x.cols; i += op.dim) norm_row(x + i, op.weight, op.y.row<T>(r) + i, op.dim, op.eps);
+    for (i64 i = 0; i < op.x.cols; i += op.dim) norm_row(x + i, op.weight, op.y.row<T>(r) + i, op.dim, op.eps, op.offset);
   });
 }
 
@@ -62,6 +91,36 @@ void glu_as(const Glu& op, Team& team) {
     case Activation::gelu_tanh: return glu_rows<T, gelu_tanh>(op, team);
     case Activation::relu: return glu_rows<T, relu>(op, team);
   }
+}
+
+template <class T, F16 (*Gate)(F16)>
+void activate_rows(const Activate& op, Team& team) {
+  for_rows(team, op.y.rows, 4 * op.y.cols, [&](i64 r) {
+    by_sixteen(op.y.cols,
+               [&](i64 i, i64 n) { store_up_to(op.y.row<T>(r) + i, Gate(load_up_to(op.x.row<T>(r) + i, n)), n); });
+  });
+}
+
+template <class T>
+void activate_as(const Activate& op, Team& team) {
+  switch (op.activation) {
+    case Activation::silu: return activate_rows<T, silu>(op, team);
+    case Activation::gelu: return activate_rows<T, gelu>(op, team);
+    case Activation::gelu_tanh: return activate_rows<T, gelu_tanh>(op, team);
+    case Activation::relu: return activate_rows<T, relu>(op, team);
+  }
+}
+
+inline void cap(const Cap& op, Team& team) {
+  FlushDenormals flush;
+  const F16 factor = set(op.factor), limit = set(op.soft_cap);
+  for_rows(team, op.x.rows, 4 * op.x.cols, [&](i64 r) {
+    float* x = op.x.row<float>(r);
+    by_sixteen(op.x.cols, [&](i64 i, i64 n) {
+      const F16 scaled = mul(load_up_to(x + i, n), factor);
+      store_up_to(x + i, op.soft_cap > 0 ? mul(tanh(div(scaled, limit)), limit) : scaled, n);
+    });
+  });
 }
 
 template <class T>
@@ -133,6 +192,8 @@ inline void gather(const Gather& op, Team& team) {
     name##_as<u16>(op, team);                                   \
   }
 HEADRACE_BY_TYPE(rms_norm, RmsNorm, x)
+HEADRACE_BY_TYPE(layer_norm, LayerNorm, x)
+HEADRACE_BY_TYPE(activate, Activate, y)
 HEADRACE_BY_TYPE(glu, Glu, y)
 HEADRACE_BY_TYPE(add, Add, out)
 HEADRACE_BY_TYPE(scale, Scale, out)

@@ -95,3 +95,39 @@ def test_indices_outside_are_refused():
         ops.embed(np.array([9], np.int32), ops.weight(numbers("bfloat16", 9, 8)))
     with pytest.raises(ValueError, match="no such row"):
         ops.gather(numbers("bfloat16", 2, 8), np.array([2], np.int32))
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_rms_norm_by_what_differs_from_one(dtype):
+    x, weight = numbers(dtype, 5, 70, spread=3), numbers(dtype, 70, seed=1)
+    reference = ReferenceOps(dtype)
+    expected = reference.rms_norm(to_torch(x), reference.weight(weight), 1e-5, 1.0)
+    result = assert_same_on_all(dtype, lambda ops: ops.rms_norm(x, ops.weight(weight), 1e-5, 1.0))
+    assert_close(result, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize(("rows", "width"), ROWS_BY_WIDTH[1:])
+def test_layer_norm(dtype, rows, width):
+    x, weight = numbers(dtype, rows, width, spread=3), numbers(dtype, width, seed=1)
+    bias = numbers(dtype, width, seed=2)
+    reference = ReferenceOps(dtype)
+    expected = reference.layer_norm(to_torch(x), reference.weight(weight), reference.weight(bias), 1e-5)
+    result = assert_same_on_all(dtype, lambda ops: ops.layer_norm(x, ops.weight(weight), ops.weight(bias), 1e-5))
+    assert_close(result, expected, dtype)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("activation", ["silu", "gelu", "gelu_tanh", "relu"])
+def test_a_plain_activation(dtype, activation):
+    x = numbers(dtype, 9, 83, spread=4)
+    expected = ReferenceOps(dtype).activate(to_torch(x), activation)
+    assert_close(assert_same_on_all(dtype, lambda ops: ops.activate(x, activation)), expected, dtype)
+
+
+def test_logits_are_scaled_and_then_capped():
+    x, weight = numbers("float32", 4, 40, spread=9), numbers("float32", 33, 40, seed=1)
+    reference = ReferenceOps("float32")
+    expected = reference.logits(to_torch(x), reference.weight(weight), 0.5, 7.0)
+    result = assert_same_on_all("float32", lambda ops: ops.logits(x, ops.weight(weight), 0.5, 7.0))
+    np.testing.assert_allclose(result, expected.numpy(), atol=2e-5)

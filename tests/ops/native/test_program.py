@@ -5,11 +5,8 @@ import random
 import numpy as np
 import pytest
 from tests.models import oracle
-from tests.models.driver import BLOCK, DictSource, Driver
+from tests.ops.native.driver import NativeDriver
 from tests.ops.native.machines import ISAS, KINDS, ops_of
-
-from headrace.comm import SoloComm
-from headrace.models.registry import family
 
 VARIANTS = {
     "plain": {},
@@ -20,23 +17,6 @@ VARIANTS = {
 }
 RNG = random.Random(3)
 PROMPTS = [[RNG.randrange(101) for _ in range(n)] for n in (1, 4, 9, 23, 30)]
-MAX_TOKENS = 80
-
-
-class NativeDriver(Driver):
-    """The driver of the models' tests over the native ops, each op by itself or the whole forward at once."""
-
-    def __init__(self, config, arrays, ops, is_lowered: bool) -> None:
-        self.ops = ops
-        self.model = family(config.architecture).build(config, DictSource(arrays), ops, SoloComm(), 64)
-        specs = self.model.cache_specs()
-        self.caches = [ops.kv_cache(64, BLOCK, spec.num_heads, spec.head_dim) for spec in specs]
-        for cache in self.caches:
-            cache.fill(0xFF)
-        if is_lowered:
-            self.model = ops.compile(self.model, self.caches, MAX_TOKENS)
-        self._free = random.Random(7).sample(range(1, 64), 63)
-        self.blocks, self.tokens = {}, {}
 
 
 def logits_of(name: str, ops, is_lowered: bool, chunk: int | None = None) -> np.ndarray:
@@ -81,5 +61,5 @@ def test_token_ids_and_positions_outside_the_model_are_refused():
     driver = NativeDriver(oracle.config(), oracle.arrays(model), ops_of(ISAS[-1], 1, "float32"), is_lowered=True)
     with pytest.raises(ValueError, match="no such token id"):
         driver.step({0: [101]})
-    with pytest.raises(ValueError, match="table of angles"):
+    with pytest.raises(ValueError, match="tables of positions"):
         driver.step({1: [1] * 65})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,13 +12,20 @@ from headrace import _native
 from headrace.ops.base import Activation, Floats, Forward, Ints, StepInputs
 from headrace.ops.cpu.bfloat16 import as_dtype, to_float32
 from headrace.ops.cpu.lower import lower
-from headrace.ops.cpu.program import Symbol, SymbolicStep
+from headrace.ops.cpu.program import Symbol, SymbolicIds, SymbolicStep
 from headrace.words import envs
 from headrace.words.config import Numerics
 
 ITEMS = {"float32": np.float32, "bfloat16": np.uint16}
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
 Array = NDArray[Any]
+
+
+class Routes(NamedTuple):
+    """Each token's experts, best first: ids and fp32 weights, [T, chosen] each."""
+
+    ids: Ints
+    weights: Floats
 
 
 class EagerStep:
@@ -66,11 +73,11 @@ class ModelOps:
     def _room(self, *shape: int) -> Array:
         return np.empty(shape, self._item)
 
-    def embed(self, token_ids: Any, table: _native.Weight) -> Any:
-        if isinstance(token_ids, SymbolicStep):
-            return token_ids.recorder.embed(table)
-        out = self._room(token_ids.size, table.shape[1])
-        self.machine.embed(token_ids, table, out)
+    def embed(self, ids: Any, table: _native.Weight) -> Any:
+        if isinstance(ids, SymbolicIds):
+            return ids.recorder.embed(ids, table)
+        out = self._room(ids.size, table.shape[1])
+        self.machine.embed(ids, table, out)
         return out
 
     def linear(self, x: Any, weight: _native.Weight, bias: Floats | None = None) -> Any:
@@ -80,11 +87,18 @@ class ModelOps:
         self.machine.linear(x, weight, bias, out)
         return out
 
-    def rms_norm(self, x: Any, weight: Floats, eps: float) -> Any:
+    def rms_norm(self, x: Any, weight: Floats, eps: float, offset: float = 0.0) -> Any:
         if isinstance(x, Symbol):
-            return x.recorder.rms_norm(x, weight, eps)
+            return x.recorder.rms_norm(x, weight, eps, offset)
         out = self._room(*x.shape)
-        self.machine.rms_norm(x, None, weight, eps, out)
+        self.machine.rms_norm(x, None, weight, eps, offset, out)
+        return out
+
+    def layer_norm(self, x: Any, weight: Floats, bias: Floats, eps: float) -> Any:
+        if isinstance(x, Symbol):
+            return x.recorder.layer_norm(x, weight, bias, eps)
+        out = self._room(*x.shape)
+        self.machine.layer_norm(x, weight, bias, eps, out)
         return out
 
     def add(self, x: Any, y: Any) -> Any:
@@ -99,6 +113,36 @@ class ModelOps:
             return x.recorder.scale(x, factor)
         out = self._room(*x.shape)
         self.machine.scale(x, factor, out)
+        return out
+
+    def activate(self, x: Any, activation: Activation) -> Any:
+        kind = ACTIVATIONS.index(activation)
+        if isinstance(x, Symbol):
+            return x.recorder.activate(x, kind)
+        out = self._room(*x.shape)
+        self.machine.activate(x, kind, out)
+        return out
+
+    def route(self, x: Any, router: _native.Weight, num_chosen: int, renormalize: bool) -> Any:
+        if isinstance(x, Symbol):
+            return x.recorder.route(x, router, num_chosen, renormalize)
+        routes = Routes(np.empty((x.shape[0], num_chosen), np.int32), np.empty((x.shape[0], num_chosen), np.float32))
+        self.machine.route(self.logits(x, router), renormalize, *routes)
+        return routes
+
+    def experts(
+        self,
+        x: Any,
+        routes: Any,
+        gate_up: Sequence[_native.Weight],
+        down: Sequence[_native.Weight],
+        activation: Activation,
+    ) -> Any:
+        kind = ACTIVATIONS.index(activation)
+        if isinstance(x, Symbol):
+            return x.recorder.experts(x, routes, list(gate_up), list(down), kind)
+        out = self._room(*x.shape)
+        self.machine.experts(x, *routes, list(gate_up), list(down), kind, out)
         return out
 
     def glu(self, gate_up: Any, activation: Activation) -> Any:
@@ -149,9 +193,13 @@ class ModelOps:
         self.machine.gather(x, np.ascontiguousarray(rows, np.int32), out)
         return out
 
-    def logits(self, hidden: Array, weight: _native.Weight) -> Floats:
+    def logits(
+        self, hidden: Array, weight: _native.Weight, scale: float = 1.0, soft_cap: float | None = None
+    ) -> Floats:
         out = np.empty((hidden.shape[0], weight.shape[0]), np.float32)
         self.machine.linear(hidden, weight, None, out)
+        if scale != 1.0 or soft_cap is not None:
+            self.machine.cap(out, scale, soft_cap or 0.0)
         return out
 
     def to_numpy(self, x: Array) -> Floats:

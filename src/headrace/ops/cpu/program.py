@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace import _native
 from headrace.ops.base import Floats
@@ -49,19 +49,28 @@ class Symbol:
         return tuple(parts)
 
 
+class SymbolicIds:
+    """The step's token ids, or its positions."""
+
+    def __init__(self, recorder: Recorder, are_positions: bool) -> None:
+        self.recorder = recorder
+        self.are_positions = are_positions
+
+
+class SymbolicRoutes(NamedTuple):
+    """What `route` has recorded: the number of its ids in the program, and the weights."""
+
+    number: int
+    weights: Symbol
+
+
 class SymbolicStep:
     """Stands for StepInputs, and for what ops make of them, while a forward is recorded."""
 
     def __init__(self, recorder: Recorder) -> None:
         self.recorder = recorder
-
-    @property
-    def token_ids(self) -> SymbolicStep:
-        return self
-
-    @property
-    def positions(self) -> SymbolicStep:
-        return self
+        self.token_ids = SymbolicIds(recorder, are_positions=False)
+        self.positions = SymbolicIds(recorder, are_positions=True)
 
 
 class Recorder:
@@ -71,6 +80,8 @@ class Recorder:
         self.program = _native.Program(machine, max_tokens)
         self._is_bf16 = is_bf16
         self._free: dict[tuple[int, bool], list[int]] = {}
+        self.kept: list[Any] = []
+        """What the program reads and nobody else may hold."""
 
     def step(self) -> SymbolicStep:
         return SymbolicStep(self)
@@ -83,9 +94,9 @@ class Recorder:
         weakref.finalize(buffer, free.append, buffer.number)
         return Symbol(self, buffer, 0, shape)
 
-    def embed(self, table: _native.Weight) -> Symbol:
+    def embed(self, ids: SymbolicIds, table: _native.Weight) -> Symbol:
         out = self._room(table.shape[1])
-        self.program.embed(table, out.place)
+        self.program.embed(table, ids.are_positions, out.place)
         return out
 
     def angles(self, table: Floats) -> Symbol:
@@ -98,9 +109,33 @@ class Recorder:
         self.program.linear(x.place, weight, bias, out.place)
         return out
 
-    def rms_norm(self, x: Symbol, weight: Floats, eps: float) -> Symbol:
+    def rms_norm(self, x: Symbol, weight: Floats, eps: float, offset: float) -> Symbol:
         out = self._room(*x.shape)
-        self.program.rms_norm(x.place, None, weight, eps, out.place)
+        self.program.rms_norm(x.place, None, weight, eps, offset, out.place)
+        return out
+
+    def layer_norm(self, x: Symbol, weight: Floats, bias: Floats, eps: float) -> Symbol:
+        out = self._room(*x.shape)
+        self.program.layer_norm(x.place, weight, bias, eps, out.place)
+        return out
+
+    def activate(self, x: Symbol, kind: int) -> Symbol:
+        out = self._room(*x.shape)
+        self.program.activate(x.place, kind, out.place)
+        return out
+
+    def route(self, x: Symbol, router: _native.Weight, num_chosen: int, renormalize: bool) -> SymbolicRoutes:
+        logits = self._room(router.shape[0], is_bf16=False)
+        self.program.linear(x.place, router, None, logits.place)
+        weights = self._room(num_chosen, is_bf16=False)
+        return SymbolicRoutes(self.program.route(logits.place, renormalize, weights.place), weights)
+
+    def experts(
+        self, x: Symbol, routes: SymbolicRoutes, gate_up: list[_native.Weight], down: list[_native.Weight], kind: int
+    ) -> Symbol:
+        out = self._room(*x.shape)
+        self.kept += [*gate_up, *down]
+        self.program.experts(x.place, routes.number, routes.weights.place, gate_up, down, kind, out.place)
         return out
 
     def add(self, x: Symbol, y: Symbol) -> Symbol:
@@ -136,6 +171,7 @@ class Lowered:
 
     def __init__(self, recorder: Recorder, result: Symbol) -> None:
         self._program = recorder.program
+        self._kept = recorder.kept
         self._result = result
 
     @property
