@@ -141,8 +141,7 @@ def build_engine(
     checkpoint = open_checkpoint(asked.model, revision=asked.revision, tokenizer=asked.tokenizer, progress=progress)
     try:
         tokenizer = checkpoint.tokenizer
-        eos_token_ids = tuple(dict.fromkeys((*checkpoint.config.eos_token_ids, *tokenizer.eos_token_ids)))
-        model = replace(checkpoint.config, eos_token_ids=eos_token_ids)
+        model = replace(checkpoint.config, eos_token_ids=ends_of(checkpoint.config, tokenizer))
         resolved = resolve(asked, model, hardware)
         if resolved.backend == "reference" and asked.backend in (None, "auto"):
             log.warning("running on the slow reference ops: the native kernels were not built (no C++ compiler)")
@@ -164,6 +163,13 @@ def build_engine(
         defaults,
         closers=(checkpoint.close,),
     )
+
+
+def ends_of(model: ModelConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
+    """The ids that end a sequence: the checkpoint's, and the tokenizer's as far as logits can have them, for another
+    model's tokenizer may know more tokens than this one."""
+    ends = (*model.eos_token_ids, *(i for i in tokenizer.eos_token_ids if 0 <= i < model.vocab_size))
+    return tuple(dict.fromkeys(ends))
 
 
 def _load(
