@@ -10,7 +10,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.inputs import Checked
-from headrace.server.body import read_json
 from headrace.server.errors import ApiError, bad_request, error_body
 from headrace.server.generation import Generation, News
 from headrace.server.logprobs import chat_logprobs, prompt_logprobs
@@ -38,7 +37,7 @@ class ChatJob:
 
 async def create(service: Service, request: Request) -> Response:
     arrival_s = time.monotonic()
-    body = ChatRequest.model_validate(await read_json(request, service.settings))
+    body = ChatRequest.model_validate(await service.read(request))
     job = await _check(service, request, body)
     generation = Generation(service.llm, job.checked, job.answer_id, bool(body.stream), arrival_s)
     if body.stream:

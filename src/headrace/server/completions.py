@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.inputs import Checked, Prompt
-from headrace.server.body import read_json
 from headrace.server.errors import ApiError, bad_request, error_body
 from headrace.server.generation import Generation, News
 from headrace.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
@@ -52,7 +51,7 @@ class CompletionJob:
 
 async def create(service: Service, request: Request) -> Response:
     arrival_s = time.monotonic()
-    body = CompletionRequest.model_validate(await read_json(request, service.settings))
+    body = CompletionRequest.model_validate(await service.read(request))
     job = await _check(service, request, body)
     generation = Generation(service.llm, job.checked, job.answer_id, bool(body.stream), arrival_s)
     if body.stream:

@@ -11,7 +11,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.server.body import read_json
 from headrace.server.generation import Generation
 from headrace.server.parameters import check_all, given, split_prompts, warnings_of
 from headrace.server.protocol.tokens import EmbeddingRequest
@@ -25,7 +24,7 @@ PARAMS = ("dimensions", "user", "cache_salt", "pooling", "normalize")
 
 async def create(service: Service, request: Request) -> Response:
     arrival_s = time.monotonic()
-    body = EmbeddingRequest.model_validate(await read_json(request, service.settings))
+    body = EmbeddingRequest.model_validate(await service.read(request))
     model = service.check_model(body.model)
     prompts = split_prompts(body.input, service.settings.max_prompts, "input")
     params = PoolingParams(**given(body, PARAMS))

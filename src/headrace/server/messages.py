@@ -11,7 +11,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.inputs import Checked
-from headrace.server.body import read_json
 from headrace.server.errors import ApiError, bad_request, error_body
 from headrace.server.generation import Generation, News
 from headrace.server.parameters import check_all, given, warnings_of
@@ -35,7 +34,7 @@ class MessagesJob:
 
 async def create(service: Service, request: Request) -> Response:
     arrival_s = time.monotonic()
-    body = MessagesRequest.model_validate(await read_json(request, service.settings))
+    body = MessagesRequest.model_validate(await service.read(request))
     model = service.check_model(body.model)
     chat = await service.render(conversation(body), **_turn(body))
     params = _params(service, body)
@@ -50,7 +49,7 @@ async def create(service: Service, request: Request) -> Response:
 
 
 async def count_tokens(service: Service, request: Request) -> Response:
-    body = CountTokensRequest.model_validate(await read_json(request, service.settings))
+    body = CountTokensRequest.model_validate(await service.read(request))
     service.check_model(body.model)
     check_extra(body)
     chat = await service.render(conversation(body), **_turn(body))

@@ -13,6 +13,7 @@ from starlette.requests import Request
 
 from headrace.engine.chat import RenderedChat
 from headrace.engine.host import AsyncLLM
+from headrace.server.body import read_json
 from headrace.server.books import Books
 from headrace.server.errors import ApiError, bad_request
 from headrace.server.flight import FlightRecorder
@@ -40,12 +41,22 @@ class Service:
         self.is_draining = False
         self.senders: dict[EventStream, None] = {}
         self.started_s = int(time.time())
+        self._turnstile = asyncio.Lock()
         self._renderers = ThreadPoolExecutor(TEMPLATE_THREADS, "headrace-template")
         llm.engine.metrics.listen(self.books.finished)
         llm.engine.metrics.listen(self.metrics.finished)
 
     def close(self) -> None:
         self._renderers.shutdown(wait=False, cancel_futures=True)
+
+    async def take_turn(self) -> None:
+        """Lets one request begin in each round of the event loop, so that a crowd does not keep probes waiting."""
+        async with self._turnstile:
+            await asyncio.sleep(0)
+
+    async def read(self, request: Request) -> dict[str, Any]:
+        """The JSON object in the body of a request."""
+        return await read_json(request, self.settings, self.take_turn)
 
     def check_model(self, name: str | None) -> str:
         """The name that the answer says; 404 for one that nobody serves."""

@@ -8,7 +8,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.inputs import clean_text
-from headrace.server.body import read_json
 from headrace.server.errors import bad_request
 from headrace.server.logprobs import token_text
 from headrace.server.protocol.fields import check_extra
@@ -19,7 +18,7 @@ from headrace.words.outputs import Logprob
 
 
 async def tokenize(service: Service, request: Request) -> Response:
-    body = TokenizeRequest.model_validate(await read_json(request, service.settings))
+    body = TokenizeRequest.model_validate(await service.read(request))
     service.check_model(body.model)
     adds = body.add_special_tokens
     warnings = check_extra(body.model_copy())
@@ -56,7 +55,7 @@ def _shape(service: Service, body: TokenizeRequest, ids: list[int], warnings: li
 
 
 async def detokenize(service: Service, request: Request) -> Response:
-    body = DetokenizeRequest.model_validate(await read_json(request, service.settings))
+    body = DetokenizeRequest.model_validate(await service.read(request))
     service.check_model(body.model)
     warnings = check_extra(body)
     width = service.llm.engine.inputs.bounds.vocab_size
