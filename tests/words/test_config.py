@@ -1,5 +1,7 @@
 """What was asked, what the checkpoint says, what is decided."""
 
+from pathlib import Path
+
 import pytest
 
 from headrace.words.config import (
@@ -58,6 +60,10 @@ def test_vllms_keywords_pass_when_they_ask_for_nothing(name):
     assert engine_config(**{name: ACCEPTED[name]}) == EngineConfig()
 
 
+def test_a_path_is_as_good_as_its_text():
+    assert engine_config(model=Path("folder"), tokenizer=Path("other")).model == Path("folder")
+
+
 @pytest.mark.parametrize("option", [{"tensor_parallel_size": 2}, {"trust_remote_code": True}, {"load_format": "dummy"}])
 def test_vllms_keywords_that_ask_for_what_is_not_built_are_refused(option):
     with pytest.raises(ConfigError, match="is not supported; leave it out or pass"):
@@ -73,6 +79,12 @@ def test_vllms_keywords_that_ask_for_what_is_not_built_are_refused(option):
         {"gpu_memory_utilization": 1.5}, {"gpu_memory_utilization": "0.9"}, {"dtype": "int8"}, {"backend": "abacus"},
         {"scheduling_policy": "lottery"}, {"prefill_policy": "never"}, {"victim_policy": "me"},
         {"max_num_seqs": 8, "max_num_batched_tokens": 4},
+        *[{"seed": value} for value in ("7", 1.5, True, None)],
+        *[{name: value} for name in ("enable_prefix_caching", "async_scheduling") for value in ("no", 1, None)],
+        *[{name: 5} for name in ("model", "tokenizer", "revision", "chat_template", "generation_config", "dtype")],
+        {"model": None}, {"gpu_memory_utilization": True}, {"max_preemptions": -1}, {"max_preemptions": "a"},
+        {"num_threads": 10**9}, {"max_num_queued_requests": "many"}, {"attempt_max_wait_s": "long"},
+        {"scheduling_policy": []}, {"role": None},
     ],
     ids=str,
 )  # fmt: skip

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+import numbers
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from headrace.words.errors import ConfigError, nearest
+from headrace.words.errors import ConfigError, brief, nearest
 
 PrefillPolicy = Literal["mixed", "first", "attempt"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
@@ -22,6 +24,7 @@ DEFAULT_MODEL = "smollm2-135m"
 BLOCK_SIZE = 16
 MAX_NUM_SEQS = 256
 MAX_NUM_BATCHED_TOKENS = 2_048
+MAX_NUM_THREADS = 1_024
 MEMORY_SHARE = 0.92
 CPU_CACHE_CAP_BYTES = 4 * GIB
 COMPLETIONS_MAX_TOKENS = 16
@@ -115,6 +118,11 @@ class EngineConfig(SchedulingOptions):
     max_num_queued_tokens: int | None = None
     num_threads: int | None = None
     role: Literal["normal", "prefill", "decode"] = "normal"
+
+    def __post_init__(self) -> None:
+        """Raises ConfigError for a value of the wrong kind; ranges are checked when the model is known."""
+        for each in dataclasses.fields(self):
+            _check_kind(each.name, str(each.type), getattr(self, each.name))
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,6 +258,24 @@ _POSITIVE = (
 ).split()
 
 
+_KINDS: dict[str, tuple[str, tuple[type, ...]]] = {
+    "bool": ("True or False", (bool,)),
+    "int": ("a whole number", (numbers.Integral,)),
+    "float": ("a number", (numbers.Real,)),
+    "str": ("a text", (str, os.PathLike)),
+}
+
+
+def _check_kind(name: str, annotation: str, value: Any) -> None:
+    """`annotation` as it is written: `int | None`, `bool`, …; the choices of a Literal are checked elsewhere."""
+    kind, _, optional = annotation.partition(" | ")
+    if kind not in _KINDS or (optional and value is None):
+        return
+    text, types = _KINDS[kind]
+    if not isinstance(value, types) or (isinstance(value, bool) and kind != "bool"):
+        raise ConfigError(name, f"must be {text}, got {brief(value)}")
+
+
 def _check(asked: EngineConfig, model: ModelConfig) -> None:
     for name, choices in _CHOICES.items():
         if (value := getattr(asked, name)) not in choices:
@@ -262,8 +288,12 @@ def _check(asked: EngineConfig, model: ModelConfig) -> None:
         kinds = (int,) if whole else (int, float)
         if isinstance(value, bool) or not isinstance(value, kinds) or not value > 0 or value == float("inf"):
             raise ConfigError(name, f"must be a positive {'whole number' if whole else 'number'}, got {value!r}")
+    if asked.max_preemptions is not None and asked.max_preemptions < 0:
+        raise ConfigError("max_preemptions", f"must be at least 0, got {asked.max_preemptions}; None means no limit")
+    if asked.num_threads is not None and asked.num_threads > MAX_NUM_THREADS:
+        raise ConfigError("num_threads", f"must be at most {MAX_NUM_THREADS}, got {asked.num_threads}")
     share = asked.gpu_memory_utilization
-    if not isinstance(share, int | float) or not 0 < share <= 1:
+    if not 0 < share <= 1:
         raise ConfigError("gpu_memory_utilization", f"must be above 0 and at most 1, got {share!r}")
     limit = model.max_position_embeddings
     if asked.max_model_len and asked.max_model_len > limit and model.rope.kind != "dynamic":
