@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -21,16 +20,12 @@ class ClientGone(Exception):
     """Nobody is there any more to be told anything."""
 
 
-async def read_json(request: Request, settings: Settings, take_turn: Callable[[], Awaitable[None]]) -> dict[str, Any]:
-    """The object in the body, parsed when its turn has come; raises ApiError.
-
-    Lone surrogates in its texts become U+FFFD.
-    """
+async def read_json(request: Request, settings: Settings) -> dict[str, Any]:
+    """The object in the body. Lone surrogates in its texts become U+FFFD; raises ApiError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in JSON_TYPES and not kind.endswith("+json"):
         raise ApiError(415, f"the body must be application/json, got {kind[:80]!r}", closes=True)
     data = await _read(request, settings)
-    await take_turn()
     value = parse(data)
     if not isinstance(value, dict):
         raise bad_request(None, "the body must be a JSON object")

@@ -43,6 +43,8 @@ class Gate:
         scope["headrace.request_id"] = request_id
         response = _Watched(send, request_id)
         started_s = time.monotonic()
+        if scope["method"] == "POST":
+            await self._service.take_turn()
         try:
             self._admit(scope, headers)
             await self._app(scope, receive, response.send)

@@ -56,7 +56,7 @@ class Service:
 
     async def read(self, request: Request) -> dict[str, Any]:
         """The JSON object in the body of a request."""
-        return await read_json(request, self.settings, self.take_turn)
+        return await read_json(request, self.settings)
 
     def check_model(self, name: str | None) -> str:
         """The name that the answer says; 404 for one that nobody serves."""
