@@ -169,6 +169,16 @@ def test_a_bad_request_raises_in_its_own_stream_only():
     assert within(work)[-1].outputs[0].token_ids == EXPECTED.token_ids
 
 
+@pytest.mark.parametrize("options", [{"kind": "all"}, {"request_id": 5}, {"arrival_s": "now"}], ids=str)
+def test_options_that_are_none_are_refused_and_open_nothing(options):
+    async def scenario(llm):
+        with pytest.raises(RequestError):
+            await collect(llm, "hi", SamplingParams(max_tokens=2), **options)
+        return llm.num_open
+
+    assert within(scenario) == 0
+
+
 @pytest.mark.covers("T2", "D37")
 def test_a_prompt_that_never_fits_is_one_finished_output():
     (output,) = within(lambda llm: collect(llm, "x" * 99, GREEDY))

@@ -158,6 +158,26 @@ def test_the_timeline_of_a_vector_can_be_read():
     assert render(output).splitlines()[-1] == "  ended: length"
 
 
+@pytest.mark.parametrize("others", [{}, {"async_scheduling": True}], ids=["in order", "overlap"])
+def test_interrupted_steps_cost_no_request_anything(others):
+    def on_forward(plan):
+        if plan.step in (2, 3, 5):
+            raise KeyboardInterrupt
+
+    calm, interrupted = driven(others=others), driven(FakeExecutor(on_forward=on_forward), others=others)
+    finals, num_interrupts = [], 0
+    for engine in (calm, interrupted):
+        engine.add_request("a", "hi", SamplingParams(max_tokens=6, seed=1))
+        while engine.has_unfinished_requests():
+            try:
+                finals += [output for output in engine.step() if output.finished]
+            except KeyboardInterrupt:
+                num_interrupts += 1
+    assert num_interrupts == 3
+    assert [final.outputs[0].finish_reason for final in finals] == ["length", "length"]
+    assert finals[0].outputs[0].token_ids == finals[1].outputs[0].token_ids
+
+
 def test_a_broken_engine_says_so_with_its_cause_ever_after():
     engine = driven()
     engine.engine.core.scheduler.schedule = lambda: 1 // 0

@@ -175,8 +175,9 @@ class EngineCore:
 
     def _fail(self, step: int, error: BaseException) -> list[TokenEvent]:
         log.debug("step %d raised", step, exc_info=error)
-        self.scheduler.fail(step, describe(error))
-        if isinstance(error, EngineDeadError) or not isinstance(error, Exception):
+        is_fault = isinstance(error, Exception)
+        self.scheduler.fail(step, describe(error), is_fault)
+        if isinstance(error, EngineDeadError) or not is_fault:
             self._fatal = error
         return self.scheduler.flush()
 

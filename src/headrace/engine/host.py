@@ -6,7 +6,9 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
+from typing import get_args
 
+from headrace.engine import checks
 from headrace.engine.build import Engine, build_engine
 from headrace.engine.core import EngineCore, describe
 from headrace.engine.inputs import Checked, Params, Prompt
@@ -200,6 +202,7 @@ class AsyncLLM:
     ) -> Stream:
         """Queues a request; whoever opens a stream closes it. Raises QueueFullError and EngineDeadError."""
         self.check_alive()
+        checks.one_of("kind", kind, get_args(OutputKind))
         self._bind()
         self._check_room(checked)
         request = self.engine.inputs.admit(checked, client_id, arrival_s)

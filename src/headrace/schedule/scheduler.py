@@ -298,9 +298,9 @@ class Scheduler:
             finish, where = end
             self.roster.finish(seq, finish, where, told)
 
-    def fail(self, step: int, detail: str) -> None:
+    def fail(self, step: int, detail: str, is_fault: bool = True) -> None:
         """A step raised: its rows are recomputed, apart from others; one that fails again and alone ends. Later steps
-        are void too."""
+        are void too. Of what is no fault (an interrupt) no row is suspected."""
         if step not in self.in_flight:
             return
         self.roster.counters.failed_steps += 1
@@ -311,7 +311,7 @@ class Scheduler:
             self._zero_again += plan.zero_blocks
             self.roster.retired_rows.extend(plan.retired_rows)
             rows = self._live_rows(plan)
-            culprits = self.suspects.blame(rows) if number == step else ()
+            culprits = self.suspects.blame(rows) if is_fault and number == step else ()
             for seq, _ in rows:
                 self._retry(seq, detail, seq in culprits)
             self._close_step(plan)
