@@ -4,6 +4,7 @@ MODEL ?= smollm2-135m
 PROMPT ?= Explain in three sentences how a water mill works.
 WORKERS ?= 2
 FUZZ_EVENTS ?= 300000
+SOAK_SECONDS ?= 60
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -15,7 +16,7 @@ export HEADRACE_SHARED_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help demo test check docs fuzz clean
+.PHONY: help demo test check docs fuzz soak clean
 
 help:
 	@echo "make demo    install into $(VENV), fetch the default model, generate"
@@ -23,6 +24,7 @@ help:
 	@echo "make check   lint, types, import rules, budgets, generated docs"
 	@echo "make docs    write the generated docs again"
 	@echo "make fuzz    look for $(FUZZ_EVENTS) scheduler events that break an invariant"
+	@echo "make soak    the server under load for $(SOAK_SECONDS) s each, and schemathesis"
 	@echo "make clean   remove $(VENV) and all caches"
 
 demo: $(VENV)/.runs
@@ -46,6 +48,10 @@ docs: $(VENV)/.develops
 
 fuzz: $(VENV)/.develops
 	HEADRACE_FUZZ_EVENTS=$(FUZZ_EVENTS) $(BIN)/python -m pytest tests/schedule --timeout 0
+
+soak: $(VENV)/.develops
+	HEADRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/server/soak.py -s
+	$(BIN)/python -m benchmarks.streams
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -221,6 +221,13 @@ def test_20_and_21_a_damaged_checkpoint_is_one_line(model, tmp_path, what):
     assert what in text and len(text.splitlines()) == 1 and "Traceback" not in text and str(tmp_path) not in text
 
 
+def test_27_a_cache_that_cannot_be_is_one_line_with_the_flag_to_change(model, tmp_path):
+    one = ServerProcess(model, tmp_path, "--kv-cache-memory-bytes", "1000")
+    assert one.wait(20) == 1
+    text = one.err.read_text()
+    assert "kv_cache_memory_bytes" in text and "1000" in text.replace(",", "") and len(text.splitlines()) == 1
+
+
 def test_24_with_few_files_the_excess_is_refused_and_the_server_recovers(server):
     one = server(limits="ulimit -n 80").wait_until_ready()
     assert "raise it with ulimit -n" in one.err.read_text()

@@ -215,6 +215,21 @@ def test_timeouts_are_told_apart(option, status, code):
     assert late.status_code == status and late.json()["error"]["code"] == code
 
 
+@pytest.mark.parametrize("jump_s", [86_400, -86_400])
+def test_a_wall_clock_that_jumps_ends_nothing(jump_s, monkeypatch):
+    made = slow(others={"queue_timeout_s": 5.0, "request_timeout_s": 5.0})
+
+    async def work(c):
+        task = start(c, max_tokens=20)
+        await asyncio.sleep(0.03)
+        now_s = time.time()
+        monkeypatch.setattr(time, "time", lambda: now_s + jump_s)
+        return await task, await c.chat(max_tokens=1), now_s
+
+    first, second, now_s = within(work, made)
+    assert first.status_code == 200 and abs(second["created"] - now_s - jump_s) < 2
+
+
 def test_while_it_drains_new_work_is_503_and_open_work_ends():
     async def work(c):
         open_one = start(c, max_tokens=20)

@@ -146,7 +146,7 @@ class Server(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         await super().startup(sockets)
-        # What is there now stays: no collection looks at it again, which would hold every thread for a tenth of a second.
+        # What is there now stays: a collection that looked at it again would hold every thread for a tenth of a second.
         gc.collect()
         gc.freeze()
         self._tasks.append(asyncio.create_task(self._watch()))
@@ -199,10 +199,3 @@ class Server(uvicorn.Server):
         end_s = time.monotonic() + LAST_WORDS_S
         while self._service.llm.num_open and time.monotonic() < end_s:
             await asyncio.sleep(0.02)
-
-
-def exit_now(code: int) -> None:
-    """Ends the process though a thread is stuck in a step."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os._exit(code)

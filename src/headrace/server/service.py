@@ -5,14 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 
 from headrace.engine.chat import RenderedChat
 from headrace.engine.host import AsyncLLM
+from headrace.server.beside import Beside
 from headrace.server.body import read_json
 from headrace.server.books import Books
 from headrace.server.errors import ApiError, bad_request
@@ -42,12 +42,12 @@ class Service:
         self.senders: dict[EventStream, None] = {}
         self.started_s = int(time.time())
         self._turnstile = asyncio.Lock()
-        self._renderers = ThreadPoolExecutor(TEMPLATE_THREADS, "headrace-template")
+        self._renderers = Beside(TEMPLATE_THREADS, "headrace-template")
         llm.engine.metrics.listen(self.books.finished)
         llm.engine.metrics.listen(self.metrics.finished)
 
     def close(self) -> None:
-        self._renderers.shutdown(wait=False, cancel_futures=True)
+        self._renderers.close()
 
     async def take_turn(self) -> None:
         """Lets one request begin in each round of the event loop, so that a crowd does not keep probes waiting."""
@@ -100,16 +100,11 @@ class Service:
             return template.render(messages, add_generation_prompt, continue_final_message, **(variables or {}))
 
         try:
-            return await self._beside(work, limit_s)
+            return await self._renderers.run(work, limit_s)
         except TimeoutError:
             raise bad_request("messages", f"the chat template took more than {limit_s:g} s") from None
         except RecursionError:
             raise bad_request("messages", "are nested too deeply") from None
-
-    async def _beside(self, work: Callable[[], RenderedChat], limit_s: float) -> RenderedChat:
-        running = asyncio.get_running_loop().run_in_executor(self._renderers, work)
-        async with asyncio.timeout(limit_s):
-            return await running
 
 
 def new_id(request: Request, prefix: str, chosen: Any = None) -> str:
