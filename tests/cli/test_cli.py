@@ -293,3 +293,8 @@ def test_the_program_starts_without_loading_arithmetic():
     code = "import sys; from headrace.cli.app import run; run(['--version']); print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
     assert done.stdout.split()[-1] == "False", done.stderr
+
+
+def test_a_missing_prompt_is_told_where_it_may_stand(cli):
+    code, out, err = cli("generate", "--json")
+    assert (code, out) == (2, "") and "Missing argument 'PROMPT...'. Write it on the command line, or - to" in err

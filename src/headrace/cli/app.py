@@ -20,6 +20,7 @@ from headrace.words.errors import HeadraceError, nearest
 USAGE_ERROR = 2
 FAILURE = 1
 INTERRUPTED = 130
+NO_PROMPT = " Write it on the command line, or - to read it from standard input."
 EPILOG = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `headrace COMMAND --help` lists the options."
 
 app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False)
@@ -73,7 +74,8 @@ def usage_line(error: Any) -> str:
     """A usage error in one line, with the nearest option where one was misspelt."""
     if close := getattr(error, "possibilities", None):
         return f"{error.message.rstrip('.')}{nearest(error.option_name, close)}"
-    return str(error.format_message())
+    text = str(error.format_message())
+    return text + NO_PROMPT if text == "Missing argument 'PROMPT...'." else text
 
 
 def _report(error: Exception, text: str, code: int) -> int:
