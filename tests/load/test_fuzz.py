@@ -14,7 +14,7 @@ from tests.load import gguf_bytes as g
 from tests.load.gguf_bytes import Array, Entry, Tensor
 
 from headrace.load.gguf import GGUFFile
-from headrace.load.gguf_model import gguf_config
+from headrace.load.gguf_config import gguf_config
 from headrace.load.gguf_tokenizer import tokenizer_from_gguf
 from headrace.load.hf_tokenizer import folder_tokenizer
 from headrace.load.safetensors_file import SafetensorsFile

@@ -98,7 +98,7 @@ def test_metadata_become_a_configuration_in_hugging_faces_words(write):
     assert (config.bos_token_id, config.eos_token_ids) == (1, (2, 3))
     assert config.dtype == "float32" and config.tie_word_embeddings and not config.attention_bias
     assert config.raw["num_hidden_layers"] == 1 and config.raw["rope_parameters"]["rope_theta"] == 500.0
-    assert config.raw["model_type"] == "llama" and config.raw["hidden_act"] == "silu"
+    assert config.raw["model_type"] == "llama" and config.hidden_act == "silu"
 
 
 def test_weights_have_hugging_faces_names_and_rotary_pairs_half_a_head_apart(write):
@@ -209,7 +209,7 @@ REFUSED = {
     ),
     "a rotated part per layer": (
         {"llama__rope__dimension_count": (g.ARRAY, Array(g.UINT32, [6, 6]))},
-        "of 6 dimensions; only all is built",
+        "of 6 dimensions, which is not built",
     ),
     "values of another width": (
         {"llama__attention__value_length": (g.UINT32, 8)},
@@ -232,7 +232,7 @@ def test_metadata_that_cannot_be_used_are_refused_in_one_line(write, case):
 @pytest.mark.parametrize(
     ("extra", "words"),
     [
-        (tensor("blk.0.ffn_gate_inp.weight", (4, HIDDEN)), "'blk.0.ffn_gate_inp.weight' belongs to no part"),
+        (tensor("blk.0.ffn_gate_inp.weight", (4, HIDDEN)), "'blk.0.ffn_gate_inp.weight' is no part"),
         (divisors(*[1.0] * DIM), "rope_freqs.weight has 6 values for 6 dimensions"),
         (divisors(1.0, 0.0, 1.0), "divisors must be a list of positive numbers"),
         (divisors(1.0, float("nan"), 1.0), "divisors must be a list of positive numbers"),

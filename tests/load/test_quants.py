@@ -25,7 +25,7 @@ def test_all_tensors_of_the_default_model_have_the_bits_of_the_gguf_package(defa
     file = GGUFFile(default_model_path)
     assert {info.quant.name for info in file.tensors.values()} == {"F32", "Q4_1", "Q8_0"}
     for name, info in file.tensors.items():
-        raw = file.raw(info).reshape(*info.shape[:-1], -1)
+        raw = file.raw(info.name).reshape(*info.shape[:-1], -1)
         wanted = dequantize(raw, GGMLQuantizationType[info.quant.name])
         got = file.tensor(name)
         assert got.shape == info.shape and got.any()

@@ -168,14 +168,19 @@ class GGUFFile:
             count *= size
         return count // quant.block_values * quant.block_bytes
 
-    def raw(self, info: TensorInfo) -> NDArray[np.uint8]:
-        """The tensor's bytes, a view of the map."""
-        return np.frombuffer(self._map, np.uint8, info.num_bytes, info.offset)
-
-    def tensor(self, name: str) -> NDArray[np.float32]:
-        """The tensor dequantized to float32."""
+    def raw(self, name: str, part: int | None = None) -> NDArray[np.uint8]:
+        """The tensor's bytes, or those of one part of it by its first dimension; a view of the map."""
         info = self.tensors[name]
-        return info.quant.dequantize(self.raw(info)).reshape(info.shape)
+        if part is None:
+            return np.frombuffer(self._map, np.uint8, info.num_bytes, info.offset)
+        size = info.num_bytes // info.shape[0]
+        return np.frombuffer(self._map, np.uint8, size, info.offset + part * size)
+
+    def tensor(self, name: str, part: int | None = None) -> NDArray[np.float32]:
+        """The tensor, or a part of it by its first dimension, dequantized to float32."""
+        info = self.tensors[name]
+        shape = info.shape if part is None else info.shape[1:]
+        return info.quant.dequantize(self.raw(name, part)).reshape(shape)
 
     def close(self) -> None:
         """Unmaps the file; views of it that still live keep it mapped."""

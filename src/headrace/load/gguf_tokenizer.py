@@ -177,9 +177,7 @@ def sentencepiece(entries: Entries, tokens: Sequence[str], kinds: Sequence[int])
     return backend
 
 
-def merges_by_score(
-    tokens: Sequence[str], scores: Sequence[float], kinds: Sequence[int]
-) -> list[tuple[str, str]]:
+def merges_by_score(tokens: Sequence[str], scores: Sequence[float], kinds: Sequence[int]) -> list[tuple[str, str]]:
     """Every way to put a normal token together from two others, the best scored token first, then the lower ids."""
     ids = {token: i for i, token in enumerate(tokens) if kinds[i] == NORMAL}
     merges = []

