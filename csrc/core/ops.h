@@ -13,13 +13,25 @@ constexpr i64 kSegmentK = 1024;   // a product's K is summed in segments
 constexpr i64 kPartition = 512;   // keys with their own (max, sum, accumulator)
 constexpr i64 kColumns = 32;      // outputs that lie together in a packed weight
 
-// A matrix [n, k] packed once.
+// A matrix [n, k] packed once; `type` is that of the activations that it multiplies.
 // bf16: [n / 32][k / 32][2][16 pairs of k][16 columns][2], so that 32 columns by 32 of K are 2 KB; padded with zeros.
 // f32: [n padded to 4][k padded to 16].
+// Integers of 4 bits (0 to 15) or 8 (−128 to 127), for bf16: [n / 32][k / 32][2][bits][16 columns] words of 32 bits, of
+// which each holds consecutive k, the even ones in its low half and the odd ones in its high half, lowest first. Value
+// = scale · integer + minimum, of groups of 32 or 16 along K: [n / 32][k / group][scale, minimum][32 columns], float16
+// where all of them are, else float32.
 struct PackedWeight {
   Type type = Type::bf16;
   i64 n = 0, k = 0, n_padded = 0, k_padded = 0;
   HugeBuffer data;
+  int bits = 0;  // 0: not integers
+  i64 group = 0;
+  bool has_minimum = false, is_half = false;
+  HugeBuffer scales;
+
+  i64 scale_bytes() const { return is_half ? 2 : 4; }
+  i64 group_bytes() const { return (has_minimum ? 2 : 1) * kColumns * scale_bytes(); }
+  i64 bytes() const { return data.bytes() + scales.bytes(); }
 };
 
 // y = x wᵀ + bias, [rows, k] → [rows, n]; y may be f32 where x is bf16.

@@ -11,6 +11,15 @@ using u16 = std::uint16_t;
 using u32 = std::uint32_t;
 using u64 = std::uint64_t;
 
+inline float half_to_float(u16 half) {
+  const u32 sign = u32{half} >> 15 << 31, exponent = half >> 10 & 31, fraction = half & 1023;
+  if (exponent == 0) return (sign ? -1.0f : 1.0f) * static_cast<float>(fraction) * 5.9604644775390625e-8f;
+  const u32 bits = sign | (exponent == 31 ? 255u : exponent + 112) << 23 | fraction << 13;
+  float value;
+  __builtin_memcpy(&value, &bits, sizeof value);
+  return value;
+}
+
 enum class Type : int { f32, bf16 };
 
 inline i64 item_bytes(Type type) { return type == Type::f32 ? 4 : 2; }

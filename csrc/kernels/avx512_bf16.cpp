@@ -1,5 +1,6 @@
 // All kernels for AVX-512 with VDPBF16PS, in its own order of summation.
 #include <cstring>
+#include <type_traits>
 
 #include "core/ops.h"
 
@@ -8,6 +9,7 @@
 #define HEADRACE_HALVES 2
 #include "kernels/simd_avx512.h"
 // clang-format off
+#include "kernels/tiles.h"
 #include "kernels/dot_fma.h"
 #include "kernels/dot_bf16.h"
 #include "kernels/table.h"

@@ -5,6 +5,7 @@ namespace headrace::HEADRACE_NS {
 
 struct AmxDot {
   using Value = u16;
+  using Integers = FmaDot;
   static constexpr int kMaxRows = 32;
 
   struct alignas(64) Shape {

@@ -4,24 +4,9 @@
 
 namespace headrace::HEADRACE_NS {
 
-// Where a panel's B tiles lie: eight pairs of K by 16 columns each (512 bytes), column half c, K half h of tile k.
-struct DenseTiles {  // [k][2 columns halves][16 pairs][16][2]
-  const u16* base;
-  const u16* at(i64 k, int c, int h) const { return base + k * 1024 + c * 512 + h * 256; }
-  void prefetch_tile(i64 k) const {
-    for (int line = 0; line < 2048; line += 64)
-      prefetch(reinterpret_cast<const char*>(base) + k * 2048 + kAhead + line);
-  }
-  void prefetch_lines(i64 k, i64 pair) const {
-    const char* at = reinterpret_cast<const char*>(base) + k * 2048 + kAhead + pair * 128;
-    prefetch(at);
-    prefetch(at + 64);
-  }
-  static constexpr i64 kAhead = 8192;
-};
-
 struct FmaDot {
   using Value = float;
+  using Integers = FmaDot;  // who multiplies by integers
   static constexpr int kMaxRows = HEADRACE_ROWS;
   static constexpr int kHalves = HEADRACE_HALVES;  // column halves whose accumulators fit the registers
 
@@ -35,34 +20,30 @@ struct FmaDot {
 
   template <int R, int C, class Tiles>
   static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, float* out, int first_half) {
-    F16 total[R][C];
+    F16 total[R][C], even[R][C], odd[R][C];
     for (int r = 0; r < R; r++)
-      for (int c = 0; c < C; c++) total[r][c] = set(0.0f);
+      for (int c = 0; c < C; c++) total[r][c] = even[r][c] = odd[r][c] = set(0.0f);
     for (i64 k = 0; k < num_tiles; k++) {
-      F16 even[R][C], odd[R][C];
-      for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) even[r][c] = odd[r][c] = set(0.0f);
       if (first_half == 0) b.prefetch_tile(k);
       for (int h = 0; h < 2; h++) {
-        const u16* tile[C];
-        for (int c = 0; c < C; c++) tile[c] = b.at(k, first_half + c, h);
         const float* ak = a + k * 32 + h * 16;
 #pragma GCC unroll 8
         for (int p = 0; p < 8; p++) {
           F16 low[C], high[C];
-          for (int c = 0; c < C; c++) {
-            low[c] = load_even(tile[c] + p * 32);
-            high[c] = load_odd(tile[c] + p * 32);
-          }
+          for (int c = 0; c < C; c++) pair_of(b, k, first_half + c, h, p, low[c], high[c]);
           for (int r = 0; r < R; r++) {
             const F16 x = set(ak[r * lda + 2 * p]), y = set(ak[r * lda + 2 * p + 1]);
             for (int c = 0; c < C; c++) even[r][c] = fma(x, low[c], even[r][c]);
             for (int c = 0; c < C; c++) odd[r][c] = fma(y, high[c], odd[r][c]);
           }
         }
+        if (!ends_sum(b, h)) continue;
+        for (int r = 0; r < R; r++)
+          for (int c = 0; c < C; c++) {
+            total[r][c] = join(b, total[r][c], add(even[r][c], odd[r][c]), k, h, first_half + c, r);
+            even[r][c] = odd[r][c] = set(0.0f);
+          }
       }
-      for (int r = 0; r < R; r++)
-        for (int c = 0; c < C; c++) total[r][c] = add(total[r][c], add(even[r][c], odd[r][c]));
     }
     for (int r = 0; r < R; r++)
       for (int c = 0; c < C; c++) store(out + r * 32 + (first_half + c) * 16, total[r][c]);

@@ -168,10 +168,33 @@ inline void embed_row_bf16(const PackedWeight& w, i64 id, u16* y) {
   for (i64 k = 0; k < w.k; k++) y[k] = base[k / kTileK * 1024 + k % kTileK / 2 * 32 + k % 2];
 }
 
+inline float code_of(const PackedWeight& w, i64 id, i64 k) {
+  const i32* tile = w.data.as<i32>() + (id / kColumns * w.k_padded + k / kTileK * kTileK) * w.bits + id % kColumns / 16 * 16 * w.bits;
+  const i64 per_word = 32 / w.bits, inside = k % kTileK % per_word;
+  const u32 word = static_cast<u32>(tile[k % kTileK / per_word * 16 + id % 16]);
+  const u32 bits = word >> (inside % 2 * 16 + inside / 2 * w.bits);
+  return w.bits == 4 ? static_cast<float>(bits & 15) : static_cast<float>(static_cast<signed char>(bits));
+}
+
+inline float scale_of(const PackedWeight& w, const char* group, i64 column) {
+  return w.is_half ? half_to_float(reinterpret_cast<const u16*>(group)[column]) : reinterpret_cast<const float*>(group)[column];
+}
+
+inline void embed_row_of_integers(const PackedWeight& w, i64 id, u16* y) {
+  for (i64 k = 0; k < w.k; k++) {
+    const i64 group = id / kColumns * (w.k_padded / w.group) + k / w.group;
+    const char* at = w.scales.as<char>() + group * w.group_bytes();
+    const float minimum = w.has_minimum ? scale_of(w, at + kColumns * w.scale_bytes(), id % kColumns) : 0.0f;
+    float lanes[16] = {__builtin_fmaf(code_of(w, id, k), scale_of(w, at, id % kColumns), minimum)};
+    store_some(y + k, load(lanes), 1);
+  }
+}
+
 inline void embed(const Embed& op, Team& team) {
   const PackedWeight& w = *op.table;
   for_rows(team, op.y.rows, op.y.cols, [&](i64 r) {
     const i64 id = op.token_ids[r];
+    if (w.bits) return embed_row_of_integers(w, id, op.y.row<u16>(r));
     if (w.type == Type::bf16) return embed_row_bf16(w, id, op.y.row<u16>(r));
     std::memcpy(op.y.row<float>(r), w.data.as<float>() + id * w.k_padded, w.k * 4);
   });

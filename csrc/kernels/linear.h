@@ -1,5 +1,6 @@
 // linear: [rows, k] · packed [n, k] + bias → [rows, n]. K in segments of 1,024 summed in order.
 #pragma once
+#include <type_traits>
 
 namespace headrace::HEADRACE_NS {
 
@@ -25,35 +26,89 @@ void write_columns(const float* sums, const float* bias, T* to, i64 count) {
   });
 }
 
-template <class Dot>
-void panel_of_weight(const PackedWeight& w, i64 column_block, int rows, const typename Dot::Value* a, float* sums) {
-  const i64 num_tiles = w.k_padded / kTileK, segment = kSegmentK / kTileK;
-  const u16* base = w.data.as<u16>() + column_block * w.k_padded * kColumns;
+// out [rows][32] of `num_tiles` tiles: segments of K, each summed by itself. `tiles_from(k)` gives the tiles behind k.
+template <class Dot, class TilesFrom>
+void panel_in_segments(i64 num_tiles, i64 lda, int rows, const typename Dot::Value* a, float* sums, TilesFrom tiles_from) {
+  constexpr i64 kSegment = kSegmentK / kTileK;
   alignas(64) float part[Dot::kMaxRows * kColumns];
-  for (i64 k = 0; k < num_tiles; k += segment) {
-    const i64 count = num_tiles - k < segment ? num_tiles - k : segment;
-    Dot::panel(rows, a + k * kTileK, w.k_padded, DenseTiles{base + k * 1024}, count, k == 0 ? sums : part);
+  for (i64 k = 0; k < num_tiles; k += kSegment) {
+    const i64 count = num_tiles - k < kSegment ? num_tiles - k : kSegment;
+    Dot::panel(rows, a + k * kTileK, lda, tiles_from(k), count, k == 0 ? sums : part);
     if (k == 0) continue;
     for (i64 i = 0; i < rows * kColumns; i += 16) store(sums + i, add(load(sums + i), load(part + i)));
   }
 }
 
+// Rows of x as the kernel takes them, and for integers with a minimum the sums of their groups.
 template <class Dot>
-void columns_times_rows(const Linear& op, i64 column_block, i64 first_row, i64 num_rows, const typename Dot::Value* a) {
+struct Rows {
+  const typename Dot::Value* values;  // [count][k_padded]
+  const float* sums;                  // [count][groups]
+  i64 first, count;
+};
+
+inline Groups groups_of(const PackedWeight& w, i64 column_block, i64 tile, const float* sums) {
+  const i64 num_groups = w.k_padded / w.group, first = tile * kTileK / w.group;
+  const char* scales = w.scales.as<char>() + (column_block * num_groups + first) * w.group_bytes();
+  return {scales, w.group_bytes(), w.has_minimum ? kColumns * w.scale_bytes() : 0, w.is_half, w.group < kTileK,
+          sums + first, num_groups};
+}
+
+template <int Bits>
+IntTiles<Bits> int_tiles(const PackedWeight& w, i64 column_block, i64 tile, const float* sums) {
+  const i64 words_per_tile = 32 * Bits;
+  return {w.data.as<i32>() + (column_block * w.k_padded / kTileK + tile) * words_per_tile, groups_of(w, column_block, tile, sums)};
+}
+
+// One column block times up to kMaxRows rows; `wide` holds the block's integers as bf16 if they were written out.
+template <class Dot>
+void panel_of_weight(const PackedWeight& w, i64 column_block, int rows, const typename Dot::Value* a, const float* group_sums,
+                     const u16* wide, float* sums) {
+  const i64 num_tiles = w.k_padded / kTileK;
+  auto run = [&](auto tiles_from) { panel_in_segments<Dot>(num_tiles, w.k_padded, rows, a, sums, tiles_from); };
+  if (w.bits == 0) {
+    const u16* base = w.data.as<u16>() + column_block * w.k_padded * kColumns;
+    return run([&](i64 k) { return DenseTiles{base + k * 1024}; });
+  }
+  if constexpr (std::is_same_v<Dot, typename Dot::Integers>) {
+    if (wide) return run([&](i64 k) { return WideTiles{{wide + k * 1024}, groups_of(w, column_block, k, group_sums)}; });
+    if (w.bits == 4) return run([&](i64 k) { return int_tiles<4>(w, column_block, k, group_sums); });
+    run([&](i64 k) { return int_tiles<8>(w, column_block, k, group_sums); });
+  }
+}
+
+template <class Dot>
+void columns_times_rows(const Linear& op, i64 column_block, const Rows<Dot>& x, u16* room) {
   const PackedWeight& w = *op.weight;
-  const i64 column = column_block * kColumns;
+  const i64 column = column_block * kColumns, num_groups = w.bits ? w.k_padded / w.group : 0;
   const i64 count = w.n - column < kColumns ? w.n - column : kColumns;
+  const u16* wide = nullptr;
+  if (w.bits && room && x.count > 2 * Dot::kMaxRows) {
+    if (w.bits == 4) widen_tiles(int_tiles<4>(w, column_block, 0, x.sums), w.k_padded / kTileK, room);
+    else widen_tiles(int_tiles<8>(w, column_block, 0, x.sums), w.k_padded / kTileK, room);
+    wide = room;
+  }
   alignas(64) float sums[Dot::kMaxRows * kColumns];
-  for (i64 r = 0; r < num_rows; r += Dot::kMaxRows) {
-    const int rows = static_cast<int>(num_rows - r < Dot::kMaxRows ? num_rows - r : Dot::kMaxRows);
-    panel_of_weight<Dot>(w, column_block, rows, a + r * w.k_padded, sums);
+  for (i64 r = 0; r < x.count; r += Dot::kMaxRows) {
+    const int rows = static_cast<int>(x.count - r < Dot::kMaxRows ? x.count - r : Dot::kMaxRows);
+    panel_of_weight<Dot>(w, column_block, rows, x.values + r * w.k_padded, x.sums + r * num_groups, wide, sums);
     for (int i = 0; i < rows; i++) {
       const float* bias = op.bias ? op.bias + column : nullptr;
       if (op.y.type == Type::f32)
-        write_columns(sums + i * kColumns, bias, op.y.row<float>(first_row + r + i) + column, count);
+        write_columns(sums + i * kColumns, bias, op.y.row<float>(x.first + r + i) + column, count);
       else
-        write_columns(sums + i * kColumns, bias, op.y.row<u16>(first_row + r + i) + column, count);
+        write_columns(sums + i * kColumns, bias, op.y.row<u16>(x.first + r + i) + column, count);
     }
+  }
+}
+
+// The sum of each group of a row: lanes of 16 values, summed pairwise.
+inline void sum_groups(const u16* x, i64 k, const PackedWeight& w, float* sums) {
+  for (i64 g = 0; g < w.k_padded / w.group; g++) {
+    F16 lanes = set(0.0f);
+    for (i64 i = g * w.group; i < (g + 1) * w.group; i += 16)
+      lanes = add(lanes, i + 16 <= k ? load_bf16(x + i) : i < k ? load_some(x + i, k - i) : set(0.0f));
+    sums[g] = sum(lanes);
   }
 }
 
@@ -77,20 +132,29 @@ template <class Dot>
 void linear_bf16(const Linear& op, Team& team) {
   using Value = typename Dot::Value;
   const PackedWeight& w = *op.weight;
-  const i64 column_blocks = w.n_padded / kColumns;
-  const i64 row_bytes = w.k_padded * static_cast<i64>(sizeof(Value));
-  const Cut cut = cut_linear(op.x.rows, column_blocks, row_bytes, w.k_padded * kColumns * 2, team);
+  const i64 column_blocks = w.n_padded / kColumns, num_groups = w.bits ? w.k_padded / w.group : 0;
+  const i64 row_bytes = w.k_padded * static_cast<i64>(sizeof(Value)) + num_groups * 4;
+  const i64 panel_bytes = w.bits ? w.k_padded * kColumns * w.bits / 8 : w.k_padded * kColumns * 2;
+  const Cut cut = cut_linear(op.x.rows, column_blocks, row_bytes, panel_bytes, team);
   Value* a = reinterpret_cast<Value*>(team.scratch());
+  float* sums = reinterpret_cast<float*>(a + cut.rows_per_block * w.k_padded);
+  const i64 half = team.scratch_bytes() / 2;
+  u16* room = w.bits && w.k_padded * kColumns * 2 <= half ? reinterpret_cast<u16*>(team.scratch() + half) : nullptr;
   i64 widened = -1;
   Dot::enter();
   team.for_each(cut.num_row_blocks * cut.num_column_tasks, [&](i64 task) {
     const i64 block = task / cut.num_column_tasks, first_row = block * cut.rows_per_block;
     const i64 left = op.x.rows - first_row, num_rows = left < cut.rows_per_block ? left : cut.rows_per_block;
-    if (widened != block) widen_rows<Dot>(op.x, first_row, num_rows, w.k, w.k_padded, a);
+    if (widened != block) {
+      widen_rows<Dot>(op.x, first_row, num_rows, w.k, w.k_padded, a);
+      if (w.has_minimum)
+        for (i64 r = 0; r < num_rows; r++) sum_groups(op.x.row<u16>(first_row + r), w.k, w, sums + r * num_groups);
+    }
     widened = block;
     const i64 first = task % cut.num_column_tasks * cut.columns_per_task;
     const i64 last = first + cut.columns_per_task < column_blocks ? first + cut.columns_per_task : column_blocks;
-    for (i64 column = first; column < last; column++) columns_times_rows<Dot>(op, column, first_row, num_rows, a);
+    const Rows<Dot> rows{a, sums, first_row, num_rows};
+    for (i64 column = first; column < last; column++) columns_times_rows<Dot>(op, column, rows, room);
   });
   Dot::leave();
 }
@@ -156,6 +220,7 @@ inline void linear_f32(const Linear& op, Team& team) {
 template <class Dot>
 void linear(const Linear& op, Team& team) {
   FlushDenormals flush;
+  if (op.weight->bits) return linear_bf16<typename Dot::Integers>(op, team);
   if (op.weight->type == Type::bf16) return linear_bf16<Dot>(op, team);
   linear_f32(op, team);
 }

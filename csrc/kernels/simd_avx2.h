@@ -29,6 +29,19 @@ inline F16 load_odd(const u16* p) {
   const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xffff0000));
   return cast(_mm256_and_si256(load_half(p), mask), _mm256_and_si256(load_half(p + 16), mask));
 }
+inline F16 load_f16(const u16* p) {
+  return {_mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtph_ps(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p + 8)))};
+}
+inline F16 nibble(I16 words, int shift) {
+  const __m256i low = _mm256_set1_epi32(15);
+  return {_mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(words.a, shift), low)),
+          _mm256_cvtepi32_ps(_mm256_and_si256(_mm256_srli_epi32(words.b, shift), low))};
+}
+inline F16 octet(I16 words, int shift) {
+  return {_mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words.a, 24 - shift), 24)),
+          _mm256_cvtepi32_ps(_mm256_srai_epi32(_mm256_slli_epi32(words.b, 24 - shift), 24))};
+}
 inline F16 set(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
 inline void store(float* p, F16 x) {
   _mm256_storeu_ps(p, x.a);
@@ -61,6 +74,10 @@ inline F16 keep(F16 x, i64 first, i64 last, F16 other) {
 inline F16 as_floats(I16 x) { return cast(x.a, x.b); }
 inline F16 to_floats(I16 x) { return {_mm256_cvtepi32_ps(x.a), _mm256_cvtepi32_ps(x.b)}; }
 
+inline void store_words(i32* p, I16 x) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
+}
 inline I16 load_words(const i32* p) { return {load_half(p), load_half(p + 8)}; }
 inline I16 words(i32 x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline I16 as_words(F16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }

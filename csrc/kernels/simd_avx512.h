@@ -23,6 +23,16 @@ inline F16 load_even(const u16* p) { return {_mm512_castsi512_ps(_mm512_slli_epi
 inline F16 load_odd(const u16* p) {
   return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_loadu_si512(p), _mm512_set1_epi32(static_cast<int>(0xffff0000))))};
 }
+inline F16 load_f16(const u16* p) { return {_mm512_cvtph_ps(_mm256_loadu_si256(reinterpret_cast<const __m256i*>(p)))}; }
+// Bits [shift, shift + 4) of each word as a number.
+inline F16 nibble(I16 words, int shift) {
+  const __m512 numbers = _mm512_setr_ps(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15);
+  return {_mm512_permutexvar_ps(_mm512_srli_epi32(words.v, static_cast<unsigned>(shift)), numbers)};
+}
+// Bits [shift, shift + 8) of each word as a signed number.
+inline F16 octet(I16 words, int shift) {
+  return {_mm512_cvtepi32_ps(_mm512_srai_epi32(_mm512_slli_epi32(words.v, static_cast<unsigned>(24 - shift)), 24))};
+}
 inline F16 set(float x) { return {_mm512_set1_ps(x)}; }
 inline void store(float* p, F16 a) { _mm512_storeu_ps(p, a.v); }
 inline F16 add(F16 a, F16 b) { return {_mm512_add_ps(a.v, b.v)}; }
@@ -43,6 +53,7 @@ inline F16 keep(F16 a, i64 first, i64 last, F16 other) {
 inline F16 as_floats(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
 inline F16 to_floats(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
+inline void store_words(i32* p, I16 a) { _mm512_storeu_si512(p, a.v); }
 inline I16 load_words(const i32* p) { return {_mm512_loadu_si512(p)}; }
 inline I16 words(i32 x) { return {_mm512_set1_epi32(x)}; }
 inline I16 as_words(F16 a) { return {_mm512_castps_si512(a.v)}; }

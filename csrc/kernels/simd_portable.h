@@ -46,6 +46,9 @@ inline F16 load(const float* p) HEADRACE_LANES(p[i])
 inline F16 load_bf16(const u16* p) HEADRACE_LANES(as_float(u32{p[i]} << 16))
 inline F16 load_even(const u16* p) HEADRACE_LANES(as_float(u32{p[2 * i]} << 16))
 inline F16 load_odd(const u16* p) HEADRACE_LANES(as_float(u32{p[2 * i + 1]} << 16))
+inline F16 load_f16(const u16* p) HEADRACE_LANES(half_to_float(p[i]))
+inline F16 nibble(I16 a, int shift) HEADRACE_LANES(static_cast<float>(static_cast<u32>(a.v[i]) >> shift & 15))
+inline F16 octet(I16 a, int shift) HEADRACE_LANES(static_cast<float>(static_cast<signed char>(static_cast<u32>(a.v[i]) >> shift)))
 inline F16 set(float x) HEADRACE_LANES(x)
 inline void store(float* p, F16 a) { std::memcpy(p, a.v, 64); }
 inline F16 add(F16 a, F16 b) HEADRACE_LANES(a.v[i] + b.v[i])
@@ -63,6 +66,7 @@ inline F16 keep(F16 a, i64 first, i64 last, F16 other) HEADRACE_LANES(i >= first
 inline F16 as_floats(I16 a) HEADRACE_LANES(as_float(static_cast<u32>(a.v[i])))
 inline F16 to_floats(I16 a) HEADRACE_LANES(static_cast<float>(a.v[i]))
 
+inline void store_words(i32* p, I16 a) { std::memcpy(p, a.v, 64); }
 inline I16 load_words(const i32* p) HEADRACE_WORDS(p[i])
 inline I16 words(i32 x) HEADRACE_WORDS(x)
 inline I16 as_words(F16 a) HEADRACE_WORDS(as_bits(a.v[i]))

@@ -1,0 +1,233 @@
+#include "core/quant.h"
+
+#include <cstring>
+#include <stdexcept>
+
+namespace headrace {
+namespace {
+
+using Byte = unsigned char;
+
+float half_at(const Byte* p) {
+  u16 half;
+  std::memcpy(&half, p, 2);
+  return half_to_float(half);
+}
+
+// 32 nibbles of 16 bytes: all low ones, then all high ones.
+void nibbles(const Byte* from, i32* codes) {
+  for (int i = 0; i < 16; i++) {
+    codes[i] = from[i] & 15;
+    codes[16 + i] = from[i] >> 4;
+  }
+}
+
+void add_fifth_bits(const Byte* from, i32* codes) {
+  for (int i = 0; i < 32; i++) codes[i] |= (from[i / 8] >> (i % 8) & 1) << 4;
+}
+
+void read_q4_0(const Byte* b, i32* codes, float* scales, float* minimums) {
+  nibbles(b + 2, codes);
+  scales[0] = half_at(b);
+  minimums[0] = -8 * scales[0];
+}
+
+void read_q4_1(const Byte* b, i32* codes, float* scales, float* minimums) {
+  nibbles(b + 4, codes);
+  scales[0] = half_at(b);
+  minimums[0] = half_at(b + 2);
+}
+
+void read_q5_0(const Byte* b, i32* codes, float* scales, float*) {
+  nibbles(b + 6, codes);
+  add_fifth_bits(b + 2, codes);
+  for (int i = 0; i < 32; i++) codes[i] -= 16;
+  scales[0] = half_at(b);
+}
+
+void read_q5_1(const Byte* b, i32* codes, float* scales, float* minimums) {
+  nibbles(b + 8, codes);
+  add_fifth_bits(b + 4, codes);
+  scales[0] = half_at(b);
+  minimums[0] = half_at(b + 2);
+}
+
+void read_q8_0(const Byte* b, i32* codes, float* scales, float*) {
+  for (int i = 0; i < 32; i++) codes[i] = static_cast<signed char>(b[2 + i]);
+  scales[0] = half_at(b);
+}
+
+// Six-bit scales and minimums of the eight groups of a super-block, in twelve bytes.
+void scales_of_super_block(const Byte* b, float* scales, float* minimums) {
+  const float d = half_at(b), least = half_at(b + 2);
+  const Byte* packed = b + 4;
+  for (int g = 0; g < 8; g++) {
+    const int scale = g < 4 ? packed[g] & 63 : (packed[g + 4] & 15) | packed[g - 4] >> 6 << 4;
+    const int minimum = g < 4 ? packed[g + 4] & 63 : packed[g + 4] >> 4 | packed[g] >> 6 << 4;
+    scales[g] = d * static_cast<float>(scale);
+    minimums[g] = -(least * static_cast<float>(minimum));
+  }
+}
+
+// 64 numbers at a time: low nibbles of 32 bytes, then the high ones.
+void nibbles_of_super_block(const Byte* from, i32* codes) {
+  for (int i = 0; i < 256; i++) codes[i] = from[i / 64 * 32 + i % 32] >> (i % 64 / 32 * 4) & 15;
+}
+
+void read_q4_k(const Byte* b, i32* codes, float* scales, float* minimums) {
+  scales_of_super_block(b, scales, minimums);
+  nibbles_of_super_block(b + 16, codes);
+}
+
+void read_q5_k(const Byte* b, i32* codes, float* scales, float* minimums) {
+  scales_of_super_block(b, scales, minimums);
+  nibbles_of_super_block(b + 48, codes);
+  for (int i = 0; i < 256; i++) codes[i] |= (b[16 + i % 32] >> (i / 32) & 1) << 4;
+}
+
+void read_q6_k(const Byte* b, i32* codes, float* scales, float*) {
+  for (int i = 0; i < 256; i++) {
+    const int part = i / 128, quarter = i % 128 / 32, at = i % 32;
+    const int low = b[part * 64 + quarter % 2 * 32 + at] >> (quarter / 2 * 4) & 15;
+    const int high = b[128 + part * 32 + at] >> (quarter * 2) & 3;
+    codes[i] = (low | high << 4) - 32;
+  }
+  const float d = half_at(b + 208);
+  for (int g = 0; g < 16; g++) scales[g] = d * static_cast<float>(static_cast<signed char>(b[192 + g]));
+}
+
+constexpr BlockFormat kFormats[] = {
+    {"Q4_0", 32, 18, 4, 32, true, false, read_q4_0},   {"Q4_1", 32, 20, 4, 32, true, true, read_q4_1},
+    {"Q5_0", 32, 22, 8, 32, false, true, read_q5_0},   {"Q5_1", 32, 24, 8, 32, true, true, read_q5_1},
+    {"Q8_0", 32, 34, 8, 32, false, true, read_q8_0},   {"Q4_K", 256, 144, 4, 32, true, false, read_q4_k},
+    {"Q5_K", 256, 176, 8, 32, true, false, read_q5_k}, {"Q6_K", 256, 210, 8, 16, false, false, read_q6_k},
+};
+
+u16 float_to_half(float value) {  // of numbers that a float16 holds
+  u32 bits;
+  std::memcpy(&bits, &value, 4);
+  const u32 sign = bits >> 16 & 0x8000, exponent = bits >> 23 & 255, fraction = bits >> 13 & 1023;
+  if (exponent == 0) return static_cast<u16>(sign);
+  if (exponent == 255) return static_cast<u16>(sign | 0x7c00 | fraction);
+  if (exponent > 112) return static_cast<u16>(sign | (exponent - 112) << 10 | fraction);
+  return static_cast<u16>(sign | (1024 | fraction) >> (113 - exponent));
+}
+
+// A column's integers and scales, [k] and [k / group].
+struct Column {
+  std::vector<i32> codes;
+  std::vector<float> scales, minimums;
+};
+
+PackedWeight room_for(i64 n, i64 k, int bits, i64 group, bool has_minimum, bool is_half) {
+  PackedWeight w;
+  w.n = n;
+  w.k = k;
+  w.n_padded = round_up(n, kColumns);
+  w.k_padded = round_up(k, kTileK);
+  w.bits = bits;
+  w.group = group;
+  w.has_minimum = has_minimum;
+  w.is_half = is_half;
+  w.data = HugeBuffer(w.n_padded * w.k_padded * bits / 8);
+  w.scales = HugeBuffer(w.n_padded / kColumns * (w.k_padded / group) * w.group_bytes());
+  return w;
+}
+
+void put_scale(const PackedWeight& w, char* group, i64 column, float value) {
+  if (!w.is_half) {
+    reinterpret_cast<float*>(group)[column] = value;
+    return;
+  }
+  reinterpret_cast<u16*>(group)[column] = float_to_half(value);
+}
+
+void put_column(const PackedWeight& w, i64 column, const Column& from) {
+  const i64 block = column / kColumns, inside = column % kColumns, per_word = 32 / w.bits;
+  u32* words = w.data.as<u32>() + block * w.k_padded * w.bits;
+  const u32 mask = w.bits == 4 ? 15 : 255;
+  for (i64 k = 0; k < w.k; k++) {
+    const i64 at = k % kTileK % per_word;
+    u32& word = words[k / kTileK * 32 * w.bits + (inside / 16 * w.bits + k % kTileK / per_word) * 16 + inside % 16];
+    word |= (static_cast<u32>(from.codes[k]) & mask) << (at % 2 * 16 + at / 2 * w.bits);
+  }
+  const i64 num_groups = w.k_padded / w.group;
+  for (i64 g = 0; g * w.group < w.k; g++) {
+    char* group = w.scales.as<char>() + (block * num_groups + g) * w.group_bytes();
+    put_scale(w, group, inside, from.scales[g]);
+    if (w.has_minimum) put_scale(w, group + kColumns * w.scale_bytes(), inside, from.minimums[g]);
+  }
+}
+
+// Groups of the source spread over those of the weight.
+void read_row(const BlockPart& part, i64 row, const PackedWeight& w, Column& to) {
+  const BlockFormat& f = *part.format;
+  const i64 source = part.order ? part.order[row] : row, num_blocks = w.k / f.block_values;
+  const Byte* at = part.bytes + source * num_blocks * f.block_bytes;
+  float scales[16], minimums[16] = {};
+  const i64 per_block = f.block_values / w.group, repeats = f.group / w.group;
+  for (i64 b = 0; b < num_blocks; b++, at += f.block_bytes) {
+    f.read(at, to.codes.data() + b * f.block_values, scales, minimums);
+    for (i64 g = 0; g < per_block; g++) {
+      to.scales[b * per_block + g] = scales[g / repeats];
+      to.minimums[b * per_block + g] = f.has_minimum ? minimums[g / repeats] : 0.0f;
+    }
+  }
+}
+
+}  // namespace
+
+const BlockFormat* find_format(const std::string& name) {
+  for (const BlockFormat& format : kFormats)
+    if (name == format.name) return &format;
+  return nullptr;
+}
+
+PackedWeight pack_blocks(const std::vector<BlockPart>& parts, i64 k, Pool& pool) {
+  int bits = 4;
+  i64 group = 32, n = 0;
+  bool has_minimum = false, is_half = true;
+  std::vector<i64> starts;
+  for (const BlockPart& part : parts) {
+    if (k % part.format->block_values) throw std::invalid_argument("a row is not made of whole blocks");
+    bits = part.format->bits > bits ? part.format->bits : bits;
+    group = part.format->group < group ? part.format->group : group;
+    has_minimum |= part.format->has_minimum;
+    is_half &= part.format->has_half_scales;
+    starts.push_back(n);
+    n += part.n;
+  }
+  PackedWeight w = room_for(n, k, bits, group, has_minimum, is_half);
+  pool.run([&](Team& team) {
+    Column column{std::vector<i32>(k), std::vector<float>(k / group), std::vector<float>(k / group)};
+    team.for_each(w.n_padded / kColumns, [&](i64 block) {
+      for (i64 c = block * kColumns; c < n && c < (block + 1) * kColumns; c++) {
+        std::size_t p = parts.size() - 1;
+        while (starts[p] > c) p--;
+        read_row(parts[p], c - starts[p], w, column);
+        put_column(w, c, column);
+      }
+    });
+  });
+  return w;
+}
+
+PackedWeight pack_codes(const signed char* codes, const float* scales, const float* minimums, i64 n, i64 k, int bits,
+                        i64 group, Pool& pool) {
+  PackedWeight w = room_for(n, k, bits, group, minimums != nullptr, false);
+  const i64 num_groups = k / group;
+  pool.run([&](Team& team) {
+    Column column{std::vector<i32>(k), std::vector<float>(num_groups), std::vector<float>(num_groups)};
+    team.for_each(w.n_padded / kColumns, [&](i64 block) {
+      for (i64 c = block * kColumns; c < n && c < (block + 1) * kColumns; c++) {
+        for (i64 i = 0; i < k; i++) column.codes[i] = codes[c * k + i];
+        std::memcpy(column.scales.data(), scales + c * num_groups, num_groups * 4);
+        if (minimums) std::memcpy(column.minimums.data(), minimums + c * num_groups, num_groups * 4);
+        put_column(w, c, column);
+      }
+    });
+  });
+  return w;
+}
+
+}  // namespace headrace

@@ -1,0 +1,107 @@
+// What a dot product multiplies by: tiles of 32 of K by 32 columns, dense or integers in groups. A panel asks for pairs of
+// K of 16 columns (column half c, K half h of tile k, pair p of eight) and says how a finished sum joins the total.
+#pragma once
+
+namespace headrace::HEADRACE_NS {
+
+constexpr i64 kAheadBytes = 8192;
+
+inline void prefetch_bytes(const void* at, i64 bytes) {
+  for (i64 line = 0; line < bytes; line += 64) prefetch(static_cast<const char*>(at) + line);
+}
+
+struct DenseTiles {  // [k][2 column halves][16 pairs][16][2]
+  const u16* base;
+  const u16* at(i64 k, int c, int h) const { return base + k * 1024 + c * 512 + h * 256; }
+  void prefetch_tile(i64 k) const { prefetch_bytes(base + k * 1024 + kAheadBytes / 2, 2048); }
+  void prefetch_lines(i64 k, i64 pair) const { prefetch_bytes(base + k * 1024 + kAheadBytes / 2 + pair * 64, 128); }
+};
+
+// Scales of a column block from a tile on, and what minimums are multiplied by: the sums of a row's values by group.
+struct Groups {
+  const char* scales;
+  i64 bytes_per_group, minimum_offset;  // offset 0: there are none
+  bool is_half, are_short;              // float16; of 16 values
+  const float* sums;                    // [rows][stride], from the same tile on
+  i64 stride;
+
+  F16 load_scale(const char* at, int c) const {
+    return is_half ? load_f16(reinterpret_cast<const u16*>(at) + c * 16) : load(reinterpret_cast<const float*>(at) + c * 16);
+  }
+  F16 join(F16 total, F16 sum, i64 k, int h, int c, i64 row) const {
+    const i64 group = are_short ? 2 * k + h : k;
+    const char* at = scales + group * bytes_per_group;
+    total = fma(sum, load_scale(at, c), total);
+    if (minimum_offset == 0) return total;
+    return fma(set(sums[row * stride + group]), load_scale(at + minimum_offset, c), total);
+  }
+};
+
+// Integers of 4 or 8 bits as they are packed.
+template <int Bits>
+struct IntTiles {
+  const i32* base;  // [k][2 column halves][Bits words][16 columns]
+  Groups groups;
+
+  I16 word(i64 k, int c, i64 number) const { return load_words(base + ((k * 2 + c) * Bits + number) * 16); }
+  void prefetch_tile(i64 k) const { prefetch_bytes(base + k * 32 * Bits + kAheadBytes / 4, 128 * Bits); }
+  void prefetch_lines(i64 k, i64 pair) const {
+    if (pair == 0) prefetch_tile(k);
+  }
+};
+
+// The same integers written out as bf16 once for many rows.
+struct WideTiles {
+  DenseTiles tiles;
+  Groups groups;
+  const u16* at(i64 k, int c, int h) const { return tiles.at(k, c, h); }
+  void prefetch_tile(i64) const {}
+  void prefetch_lines(i64, i64) const {}
+};
+
+template <class Tiles>
+inline void pair_of(const Tiles& b, i64 k, int c, int h, int p, F16& low, F16& high) {
+  const u16* at = b.at(k, c, h) + p * 32;
+  low = load_even(at);
+  high = load_odd(at);
+}
+inline void pair_of(const IntTiles<4>& b, i64 k, int c, int h, int p, F16& low, F16& high) {
+  const I16 words = b.word(k, c, h * 2 + p / 4);
+  low = nibble(words, p % 4 * 4);
+  high = nibble(words, 16 + p % 4 * 4);
+}
+inline void pair_of(const IntTiles<8>& b, i64 k, int c, int h, int p, F16& low, F16& high) {
+  const I16 words = b.word(k, c, h * 4 + p / 2);
+  low = octet(words, p % 2 * 8);
+  high = octet(words, 16 + p % 2 * 8);
+}
+
+// Dense sums end with a tile of K, those of integers with a group.
+template <class Tiles>
+constexpr bool is_grouped = requires(const Tiles& b) { b.groups; };
+
+template <class Tiles>
+inline bool ends_sum(const Tiles& b, int h) {
+  if constexpr (is_grouped<Tiles>) return h == 1 || b.groups.are_short;
+  return h == 1;
+}
+template <class Tiles>
+inline F16 join(const Tiles& b, F16 total, F16 sum, i64 k, int h, int c, i64 row) {
+  if constexpr (is_grouped<Tiles>) return b.groups.join(total, sum, k, h, c, row);
+  return add(total, sum);
+}
+
+// Column block of integers → bf16 tiles as DenseTiles has them.
+template <int Bits>
+void widen_tiles(const IntTiles<Bits>& from, i64 num_tiles, u16* to) {
+  for (i64 k = 0; k < num_tiles; k++)
+    for (int c = 0; c < 2; c++)
+      for (int p = 0; p < 16; p++) {
+        F16 low, high;
+        pair_of(from, k, c, p / 8, p % 8, low, high);
+        const I16 both = add(shift_right<16>(as_words(low)), bit_and(as_words(high), words(static_cast<i32>(0xffff0000))));
+        store_words(reinterpret_cast<i32*>(to + k * 1024 + c * 512 + p * 32), both);
+      }
+}
+
+}  // namespace headrace::HEADRACE_NS
