@@ -9,7 +9,6 @@ import pytest
 from huggingface_hub import constants
 from tests.load import folder as f
 
-from headrace.load import hub
 from headrace.load.checkpoint import open_checkpoint
 from headrace.load.hub import resolve_source
 from headrace.words.errors import ModelError
@@ -81,22 +80,6 @@ def test_a_repository_that_is_not_in_the_cache_is_refused_in_one_line(hub_cache)
     assert refusal("someone/else") == (
         "someone/else: is not in the local cache, and the hub cannot be reached or must not be (HF_HUB_OFFLINE)"
     )
-
-
-def test_only_files_that_are_read_are_asked_for(monkeypatch, tmp_path):
-    asked = []
-
-    def stand_in(repository, *, revision, allow_patterns, ignore_patterns):
-        asked.append((repository, revision, allow_patterns, ignore_patterns))
-        return str(tmp_path)
-
-    monkeypatch.setattr(huggingface_hub, "snapshot_download", stand_in)
-    resolve_source("someone/tiny", "v1")
-    resolve_source("someone/tiny", None, None, hub.TOKENIZER_FILES)
-    assert asked == [
-        ("someone/tiny", "v1", ["*.json", "*.jinja", "*.safetensors"], ["*/*"]),
-        ("someone/tiny", None, ["*.json", "*.jinja"], ["*/*"]),
-    ]
 
 
 @pytest.mark.parametrize(

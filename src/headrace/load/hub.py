@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.load.default_model import EMBEDDED, Progress, cache_folder, fetch
-from headrace.words.errors import ModelError, brief, nearest
+from headrace.load.hub_snapshot import snapshot
+from headrace.words.errors import ModelError, brief
 
-HUB_NAME = re.compile(r"[\w.-]+/[\w.-]+")
+HUB_NAME = re.compile(r"(?:[\w.-]{1,96}/)?[\w.-]{1,96}", re.ASCII)
+"""Its oldest models have no owner."""
 TOKENIZER_FILES = ("*.json", "*.jinja")
 MODEL_FILES = (*TOKENIZER_FILES, "*.safetensors")
-BELOW = ("*/*",)
-"""Folders of a repository hold other formats of the same weights."""
 
 
 def resolve_source(
@@ -29,34 +29,5 @@ def resolve_source(
     if model.startswith((".", "/", "~")) or model.endswith(".gguf"):
         raise ModelError(os.path.basename(name) or model, "no such file or folder")
     if HUB_NAME.fullmatch(model):
-        return snapshot(model, revision, wanted)
-    hint = nearest(model, EMBEDDED)
-    raise ModelError(brief(model), f"is no folder, .gguf file, name on the hub (owner/name) or alias{hint}")
-
-
-def snapshot(model: str, revision: str | None, wanted: Sequence[str]) -> Path:
-    """One snapshot of a hub repository; HF_HOME, HF_TOKEN and HF_HUB_OFFLINE are respected."""
-    os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import (
-        GatedRepoError,
-        LocalEntryNotFoundError,
-        RepositoryNotFoundError,
-        RevisionNotFoundError,
-    )
-
-    try:
-        return Path(
-            snapshot_download(model, revision=revision, allow_patterns=list(wanted), ignore_patterns=list(BELOW))
-        )
-    except GatedRepoError:
-        cause = "is gated on the hub; accept its terms there and set HF_TOKEN"
-    except RepositoryNotFoundError:
-        cause = "is not on the hub, or not for this token (HF_TOKEN)"
-    except RevisionNotFoundError:
-        cause = f"has no revision {brief(revision)} on the hub"
-    except LocalEntryNotFoundError:
-        cause = "is not in the local cache, and the hub cannot be reached or must not be (HF_HUB_OFFLINE)"
-    except Exception as error:
-        cause = f"cannot be fetched from the hub: {' '.join(str(error).split())[:200] or type(error).__name__}"
-    raise ModelError(model, cause)
+        return snapshot(model, revision, wanted, progress, known=tuple(EMBEDDED))
+    raise ModelError(brief(model), "is no folder, .gguf file, name on the hub (owner/name) or alias")
