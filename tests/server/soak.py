@@ -105,6 +105,15 @@ def test_the_server_costs_little_beside_the_offline_rate(tmp_path):
     assert share > 0.85
 
 
+@pytest.mark.parametrize("step", [1, 60])
+def test_where_no_python_runs_any_more_a_timer_dumps_the_stacks_and_ends_the_process(healthy, tmp_path, step):
+    with ServerProcess(healthy, tmp_path, "--step-timeout", "1", env={"HEADRACE_FAULT": f"freeze@{step}"}) as server:
+        reader = SseReader(server.port, {"prompt": [70], "max_tokens": 500, "ignore_eos": True})
+        assert server.wait(10) == 1 and server.is_port_free()
+        reader.close()
+    assert "fault.py" in server.err.read_text()
+
+
 def memory_of(server: ServerProcess) -> int:
     """Resident bytes."""
     return int(Path(f"/proc/{server.process.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")

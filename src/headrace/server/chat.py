@@ -39,7 +39,7 @@ async def create(service: Service, request: Request) -> Response:
     arrival_s = time.monotonic()
     body = ChatRequest.model_validate(await service.read(request))
     job = await _check(service, request, body)
-    generation = Generation(service.llm, job.checked, job.answer_id, bool(body.stream), arrival_s)
+    generation = service.open(job.checked, job.answer_id, bool(body.stream), arrival_s)
     if body.stream:
         return EventStream(generation, ChatWriter(job, generation), service.senders)
     (output,) = await answer_or_leave(request.receive, generation)

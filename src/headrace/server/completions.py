@@ -53,7 +53,7 @@ async def create(service: Service, request: Request) -> Response:
     arrival_s = time.monotonic()
     body = CompletionRequest.model_validate(await service.read(request))
     job = await _check(service, request, body)
-    generation = Generation(service.llm, job.checked, job.answer_id, bool(body.stream), arrival_s)
+    generation = service.open(job.checked, job.answer_id, bool(body.stream), arrival_s)
     if body.stream:
         return EventStream(generation, CompletionWriter(job, generation), service.senders)
     outputs = await answer_or_leave(request.receive, generation)

@@ -11,7 +11,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.server.generation import Generation
 from headrace.server.parameters import check_all, given, split_prompts, warnings_of
 from headrace.server.protocol.tokens import EmbeddingRequest
 from headrace.server.service import Service, new_id
@@ -30,7 +29,7 @@ async def create(service: Service, request: Request) -> Response:
     params = PoolingParams(**given(body, PARAMS))
     checked = await check_all(service.llm, prompts, params, body.priority, "input", body.truncate_prompt_tokens)
     warnings = warnings_of(body, None, checked)
-    generation = Generation(service.llm, checked, new_id(request, "embd-", body.request_id), False, arrival_s)
+    generation = service.open(checked, new_id(request, "embd-", body.request_id), False, arrival_s)
     outputs = await answer_or_leave(request.receive, generation)
     shaped = answer(outputs, model, body.encoding_format == "base64")
     return Response(encode(shaped | ({"warnings": warnings} if warnings else {})), media_type="application/json")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -11,11 +12,12 @@ from headrace.words.errors import ConfigError, EngineDeadError
 from headrace.words.plan import StepPlan
 
 Fault = Callable[[str, StepPlan], None]
-KINDS = ("raise", "hang", "oom", "segv")
+KINDS = ("raise", "hang", "freeze", "oom", "segv")
 
 
 def fault_of(text: str | None) -> Fault | None:
-    """`raise@20` ends the engine in step 20, `hang@20` stops there for ever, `oom@20` raises MemoryError once."""
+    """`raise@20` ends the engine in step 20, `hang@20` stops there for ever, `freeze@20` with all of Python,
+    `oom@20` raises MemoryError once."""
     if not text:
         return None
     kind, _, step = text.partition("@")
@@ -36,6 +38,9 @@ def _do(kind: str) -> None:
             raise EngineDeadError("a fault was asked for")
         case "hang":
             threading.Event().wait()
+        case "freeze":
+            # One call in C that lets no other thread run.
+            sum(itertools.repeat(0, 1 << 60))
         case "oom":
             raise MemoryError("a fault was asked for")
         case _:

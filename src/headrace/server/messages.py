@@ -41,7 +41,7 @@ async def create(service: Service, request: Request) -> Response:
     checked = await check_all(service.llm, [prompt_of(chat)], params, None, "messages", names=NAMES)
     warnings = warnings_of(body, body.max_tokens, checked)
     job = MessagesJob(checked, new_id(request, "msg_"), model, warnings)
-    generation = Generation(service.llm, job.checked, job.answer_id, bool(body.stream), arrival_s)
+    generation = service.open(job.checked, job.answer_id, bool(body.stream), arrival_s)
     if body.stream:
         return EventStream(generation, MessagesWriter(job, generation), service.senders, "anthropic")
     (output,) = await answer_or_leave(request.receive, generation)

@@ -5,18 +5,20 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from starlette.requests import Request
 
 from headrace.engine.chat import RenderedChat
 from headrace.engine.host import AsyncLLM
+from headrace.engine.inputs import Checked
 from headrace.server.beside import Beside
 from headrace.server.body import read_json
 from headrace.server.books import Books
 from headrace.server.errors import ApiError, bad_request
 from headrace.server.flight import FlightRecorder
+from headrace.server.generation import Generation
 from headrace.server.metrics import ServerMetrics
 from headrace.server.settings import Settings
 from headrace.server.sse import EventStream
@@ -41,6 +43,8 @@ class Service:
         self.is_draining = False
         self.senders: dict[EventStream, None] = {}
         self.started_s = int(time.time())
+        self.alarm: Callable[[], None] = lambda: None
+        """Called when there is new work; the watchdog's."""
         self._turnstile = asyncio.Lock()
         self._renderers = Beside(TEMPLATE_THREADS, "headrace-template")
         llm.engine.metrics.listen(self.books.finished)
@@ -48,6 +52,14 @@ class Service:
 
     def close(self) -> None:
         self._renderers.close()
+
+    def open(
+        self, checked: Sequence[Checked], answer_id: str, streams: bool, arrival_s: float | None = None
+    ) -> Generation:
+        """Queues the prompts of one HTTP request; whoever opens it closes it."""
+        generation = Generation(self.llm, checked, answer_id, streams, arrival_s)
+        self.alarm()
+        return generation
 
     async def take_turn(self) -> None:
         """Lets one request begin in each round of the event loop, so that a crowd does not keep probes waiting."""

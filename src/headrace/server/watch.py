@@ -34,6 +34,7 @@ class Watchdog:
     async def run(self) -> str:
         """Until the engine is lost; gives the reason."""
         before_s = time.monotonic()
+        self._service.alarm = self._arm_if_idle
         try:
             while True:
                 await asyncio.sleep(PERIOD_S)
@@ -42,6 +43,7 @@ class Watchdog:
                     return why
                 before_s = now_s
         finally:
+            self._service.alarm = lambda: None
             self._disarm()
 
     def look(self, passed_s: float) -> str | None:
@@ -52,8 +54,9 @@ class Watchdog:
         self._cut_slow_readers()
         core = service.llm.engine.core
         if not is_working(core):
-            self._disarm()
             self._stuck_s = 0.0
+            if not service.llm.num_open:
+                self._disarm()
             return None
         if core.last_step_s != self._seen_step_s:
             self._stuck_s, self._seen_step_s = 0.0, core.last_step_s
@@ -76,6 +79,11 @@ class Watchdog:
         for stream in list(self._service.senders):
             if stream.sending_since_s is not None and now_s - stream.sending_since_s > limit_s:
                 stream.cut()
+
+    def _arm_if_idle(self) -> None:
+        """The first step of all may be the one that stands still."""
+        if not self._is_armed:
+            self._arm()
 
     def _arm(self) -> None:
         if has_stderr():
