@@ -13,6 +13,7 @@ import typer
 from headrace.cli.chat import chat
 from headrace.cli.generate import generate
 from headrace.cli.model import OpenLLM, open_llm
+from headrace.cli.run_batch import run_batch
 from headrace.cli.serve import serve
 from headrace.cli.streams import drop_output
 from headrace.words.errors import HeadraceError, nearest
@@ -27,6 +28,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG, pre
 app.command(epilog=EPILOG)(generate)
 app.command(epilog=EPILOG)(chat)
 app.command(epilog=EPILOG)(serve)
+app.command("run-batch", epilog=EPILOG)(run_batch)
 
 
 def _print_version(wanted: bool) -> None:
