@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli import bench
 from headrace.cli.chat import chat
 from headrace.cli.generate import generate
 from headrace.cli.model import OpenLLM, open_llm
@@ -28,6 +29,7 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG, pre
 app.command(epilog=EPILOG)(generate)
 app.command(epilog=EPILOG)(chat)
 app.command(epilog=EPILOG)(serve)
+app.add_typer(bench.app, name="bench")
 app.command("run-batch", epilog=EPILOG)(run_batch)
 
 
