@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import random
 import struct
 import time
@@ -14,7 +15,8 @@ from tests.load import gguf_bytes as g
 from tests.load.gguf_bytes import Array, Entry, Tensor
 
 from headrace.load.gguf import GGUFFile
-from headrace.load.gguf_config import gguf_config
+from headrace.load.gguf_config import gguf_config, layout_of
+from headrace.load.gguf_model import GGUFWeights
 from headrace.load.gguf_tokenizer import tokenizer_from_gguf
 from headrace.load.hf_tokenizer import folder_tokenizer
 from headrace.load.safetensors_file import SafetensorsFile
@@ -22,7 +24,9 @@ from headrace.load.tokenizer import ALPHABET
 from headrace.words.errors import ModelError
 
 NUMBERS = [0, 1, 7, 8, 9, 12, 13, 255, 2**15, 2**16, 2**31 - 1, 2**31, 2**32 - 1, 2**40, 2**62, 2**63, 2**64 - 1]
-RUNS = 150
+RUNS = int(os.environ.get("HEADRACE_FUZZ_HEADERS", "2000"))
+FREE_BYTES = 500_000
+"""What libraries and caches take beside a file of some kilobytes."""
 
 
 def gguf_seed() -> bytes:
@@ -34,6 +38,8 @@ def gguf_seed() -> bytes:
         Entry("llama.embedding_length", g.UINT32, 32),
         Entry("llama.feed_forward_length", g.UINT32, 32),
         Entry("llama.attention.head_count", g.UINT32, 2),
+        Entry("llama.expert_count", g.UINT32, 3),
+        Entry("llama.expert_used_count", g.UINT32, 2),
         Entry("tokenizer.ggml.model", g.STRING, "gpt2"),
         Entry("tokenizer.ggml.tokens", g.ARRAY, Array(g.STRING, [*ALPHABET, "ab"])),
         Entry("tokenizer.ggml.merges", g.ARRAY, Array(g.STRING, ["a b"])),
@@ -41,7 +47,8 @@ def gguf_seed() -> bytes:
         Entry("tokenizer.ggml.add_bos_token", g.BOOL, 0),
         Entry("tokenizer.ggml.eos_token_id", g.UINT32, 2),
     ]
-    tensors = [Tensor("token_embd.weight", [32, 257], g.Q8_0, bytes(257 * 34)), Tensor("v", [32], g.F32, bytes(128))]
+    tensors = [Tensor("token_embd.weight", [32, 257], g.Q8_0, bytes(257 * 34)), Tensor("output_norm.weight", [32], g.F32, bytes(128))]
+    tensors.append(Tensor("blk.0.ffn_up_exps.weight", [32, 2, 3], g.F32, bytes(768)))
     return g.gguf(entries, tensors)
 
 
@@ -69,11 +76,16 @@ def damaged(data: bytes, draw: random.Random, extent: int) -> bytes:
 
 def read_gguf(path) -> None:
     file = GGUFFile(path)
-    for name in file.tensors:
-        file.tensor(name)
-    tokenizer = tokenizer_from_gguf(file.metadata, file.name)
-    tokenizer.encode("ab <x> é")
-    gguf_config(file)
+    try:
+        for name in file.tensors:
+            file.tensor(name)
+        tokenizer = tokenizer_from_gguf(file.metadata, file.name)
+        tokenizer.encode("ab <x> é")
+        weights = GGUFWeights(file, gguf_config(file), layout_of(file)[0])
+        for name in weights.names():
+            weights.get(name)
+    finally:
+        file.close()
 
 
 def read_safetensors(path) -> None:
@@ -87,35 +99,35 @@ def read_tokenizer(path) -> None:
 
 
 READERS = {
-    "model.gguf": (read_gguf, gguf_seed(), 6000),
-    "model.safetensors": (read_safetensors, f.safetensors(f.TENSORS), 400),
-    "tokenizer.json": (read_tokenizer, f.tokenizer().to_str().encode(), 6000),
+    "model.gguf": (read_gguf, gguf_seed(), 6000, RUNS),
+    "model.safetensors": (read_safetensors, f.safetensors(f.TENSORS), 400, RUNS),
+    "tokenizer.json": (read_tokenizer, f.tokenizer().to_str().encode(), 6000, RUNS // 4),
 }
 
 
 @pytest.mark.parametrize("name", READERS)
-@pytest.mark.parametrize("seed", range(3))
-def test_damaged_files_are_read_or_refused(tmp_path, name, seed):
-    reader, whole, extent = READERS[name]
-    path, draw = tmp_path / name, random.Random(f"{name} {seed}")
+@pytest.mark.timeout(0 if "HEADRACE_FUZZ_HEADERS" in os.environ else 60)
+def test_damaged_files_are_read_or_refused(tmp_path, name):
+    reader, whole, extent, num_runs = READERS[name]
+    path, draw = tmp_path / name, random.Random(name)
     path.write_bytes(whole)
     reader(path)
-    started_s, refused = time.monotonic(), 0
+    refused, slowest_s = 0, 0.0
     tracemalloc.start()
-    for _ in range(RUNS):
+    for _ in range(num_runs):
         data = damaged(whole, draw, extent)
         path.write_bytes(data)
         tracemalloc.reset_peak()
-        before = tracemalloc.get_traced_memory()[0]
+        before, started_s = tracemalloc.get_traced_memory()[0], time.monotonic()
         try:
             reader(path)
         except ModelError as error:
             refused += 1
             assert "\n" not in str(error) and len(str(error)) < 900
-        assert tracemalloc.get_traced_memory()[1] - before < 2_000_000 + 16 * len(data)
+        slowest_s = max(slowest_s, time.monotonic() - started_s)
+        assert tracemalloc.get_traced_memory()[1] - before < FREE_BYTES + 16 * len(data)
     tracemalloc.stop()
-    assert refused > RUNS // 4
-    assert time.monotonic() - started_s < 30
+    assert num_runs // 4 < refused < num_runs and slowest_s < 2
 
 
 def test_a_vocabulary_of_random_scores_and_kinds_is_read_or_refused():

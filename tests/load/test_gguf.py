@@ -12,7 +12,7 @@ from gguf import GGUFReader, GGUFValueType
 from tests.load import gguf_bytes as g
 from tests.load.gguf_bytes import Array, Entry, Tensor
 
-from headrace.load.gguf import GGUFFile
+from headrace.load.gguf import MAX_KEPT_BYTES, MAX_STRINGS, GGUFFile, Strings
 from headrace.words.errors import ModelError
 
 RAMP = np.arange(64, dtype=np.float32)
@@ -76,7 +76,7 @@ def contents(field):
 
 
 def as_list(value):
-    return value.tolist() if isinstance(value, np.ndarray) else value
+    return value.tolist() if isinstance(value, np.ndarray) else list(value) if isinstance(value, Strings) else value
 
 
 def test_the_default_models_tensors_lie_where_the_gguf_package_finds_them(default_model_path, oracle):
@@ -99,9 +99,9 @@ def test_every_type_of_value_is_read(written):
     metadata = written(g.gguf(entries)).metadata
     for kind, value in scalars.items():
         assert metadata[f"scalar{kind}"] == value and as_list(metadata[f"array{kind}"]) == [value, value]
-    assert metadata["yes"] is True and metadata["text"] == "naïve" and metadata["none"] == []
-    assert metadata["texts"] == ["", "a\n", "日本"] and as_list(metadata["nos"]) == [False, True]
-    assert [as_list(value) for value in metadata["nested"]] == [[1], ["x"]]
+    assert metadata["yes"] is True and metadata["text"] == "naïve" and as_list(metadata["none"]) == []
+    assert as_list(metadata["texts"]) == ["", "a\n", "日本"] and as_list(metadata["nos"]) == [False, True]
+    assert "nested" not in metadata
 
 
 @pytest.mark.parametrize("version", [2, 3])
@@ -154,7 +154,6 @@ LIES = {
     ),
     "a key twice": (g.gguf([Entry("k", 4, 1), Entry("k", 4, 2)]), "two metadata entries named 'k'"),
     "a key that is not UTF-8": (g.header(0, 1) + g.text(b"\xff") + struct.pack("<IB", 0, 1) + bytes(32), "not UTF-8"),
-    "a token that is not UTF-8": (g.gguf([Entry("k", 9, Array(8, [b"ok", b"\xff"]))]), "not UTF-8"),
     "an alignment of 3": (g.gguf([Entry("general.alignment", 4, 3)]), "no power of two"),
     "an alignment of 0": (g.gguf([Entry("general.alignment", 4, 0)]), "no power of two"),
     "an alignment that is text": (g.gguf([Entry("general.alignment", 8, "x")]), "no power of two"),

@@ -40,6 +40,11 @@ CASES = {
     "bytes for a configuration": ({"config__json": b"\xff\xfe"}, "config.json: is not UTF-8"),
     "a deep configuration": ({"config__json": b"[" * 200_000}, "config.json: is no valid JSON"),
     "code of its own": (config(auto_map={"AutoModel": "x.py--X"}), "config.json: asks for code of its own (auto_map)"),
+    "code for one of its classes": (
+        config(architectures=["Phi3ForCausalLM"], auto_map={"AutoConfig": "a.Phi3Config", "AutoModel": "a.Phi3Model"}),
+        "config.json: asks for code of its own (auto_map)",
+    ),
+    "code that is a list": (config(auto_map=["x.py"]), "config.json: asks for code of its own (auto_map)"),
     "no architecture": (config(architectures=None), "config.json: names no architecture"),
     "no width": (config(hidden_size=None), "config.json: lacks hidden_size"),
     "a negative width": (config(hidden_size=-8), "config.json: hidden_size must be a positive whole number, got -8"),
@@ -91,6 +96,8 @@ CASES = {
         {"model__safetensors": struct.pack("<Q", 2**60) + WHOLE[8:]},
         f"model.safetensors: states a header of {2**60} bytes",
     ),
+    "a header of two megabytes for nothing": (tensors(b"{" + b" " * (1 << 21)), "too long for a file of"),
+    "an endless configuration": ({"config__json": b" " * (1 << 24) + b"{}"}, "config.json: has more than 16777216 bytes"),
     "a header that is no JSON": (tensors(b"{" * 99), "has a header that is no valid JSON"),
     "a deep header": (tensors(b'{"a":' + b"[" * 200_000), "has a header that is no valid JSON"),
     "a header that is a list": (tensors([1]), "has a header that is no JSON object"),
@@ -156,3 +163,13 @@ def test_a_tensor_of_a_type_that_nothing_computes_with_is_refused_when_asked_for
         assert checkpoint.weights.get("ok").tolist() == [0, 0]
         with pytest.raises(ModelError, match=f"the tensor 'ids' is {dtype}; F32, F16, BF16 can be used"):
             checkpoint.weights.get("ids")
+
+
+def test_code_that_does_what_the_family_does_is_accepted_and_never_run(tmp_path):
+    classes = {"AutoConfig": "configuration_phi3.Phi3Config", "AutoModelForCausalLM": "modeling_phi3.Phi3ForCausalLM"}
+    files = config(architectures=["Phi3ForCausalLM"], auto_map=classes)
+    trap = f"open({str(tmp_path / 'sprung')!r}, 'w')"
+    f.write(tmp_path / "tiny", **files, configuration_phi3__py=trap, modeling_phi3__py=trap)
+    with open_checkpoint(str(tmp_path / "tiny")) as checkpoint:
+        assert checkpoint.config.architecture == "Phi3ForCausalLM"
+    assert not (tmp_path / "sprung").exists()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.models.registry import family
+from headrace.models.base import Model
+from headrace.models.registry import FAMILIES, family
 from headrace.words.config import ModelConfig
 from headrace.words.errors import ModelError
 
@@ -15,11 +16,11 @@ DTYPES = {"float32": "float32", "float": "float32", "float16": "float16", "half"
 def model_config(raw: Mapping[str, Any], file: str = "config.json") -> ModelConfig:
     """What every model has, under whatever names its family gives it; `raw` stays for what a family alone has. Raises
     ModelError naming the entry that is missing, malformed or not built."""
-    if raw.get("auto_map"):
-        raise ModelError(file, "asks for code of its own (auto_map), which is never run; use a checkpoint without")
     architectures = raw.get("architectures")
     if not isinstance(architectures, list) or not architectures or not isinstance(architectures[0], str):
         raise ModelError(file, "names no architecture (architectures)")
+    if not isinstance(raw.get("auto_map", {}), Mapping) or brings_code(raw, FAMILIES.get(architectures[0])):
+        raise ModelError(file, "asks for code of its own (auto_map), which is never run; use a checkpoint without")
     model = family(architectures[0], file)
     entries = model.entries(raw, file)
     num_heads = entries.count("num_attention_heads")
@@ -52,6 +53,13 @@ def model_config(raw: Mapping[str, Any], file: str = "config.json") -> ModelConf
         raw=dict(raw),
         file=file,
     )
+
+
+def brings_code(raw: Mapping[str, Any], model: type[Model] | None) -> bool:
+    """Whether the checkpoint asks for a class that is not one of those that do what the family here does."""
+    known = () if model is None else model.code
+    asked = (raw.get("auto_map") or {}).values()
+    return any(not isinstance(name, str) or name.rpartition(".")[2] not in known for name in asked)
 
 
 def told_dtype(raw: Mapping[str, Any]) -> str | None:

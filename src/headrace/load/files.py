@@ -13,11 +13,15 @@ from numpy.typing import NDArray
 from headrace.words.errors import ModelError
 
 SPOTS, SPOT_BYTES = 4, 64
+MAX_TEXT_BYTES = 1 << 24
+"""Of files that are read whole: the index of the largest models has nine megabytes."""
 
 
 def read_text(path: Path) -> str:
-    """Raises ModelError when the file is missing or not UTF-8."""
+    """Raises ModelError when the file is missing, not UTF-8, or larger than 16 MiB."""
     try:
+        if path.stat().st_size > MAX_TEXT_BYTES:
+            raise ModelError(path.name, f"has more than {MAX_TEXT_BYTES} bytes; no such file of a model is so long")
         return path.read_bytes().decode("utf-8")
     except FileNotFoundError:
         raise ModelError(path.name, "is missing from the model's folder") from None

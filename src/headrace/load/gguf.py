@@ -5,7 +5,9 @@ The file is mapped, never read whole; every size it states is checked against th
 
 from __future__ import annotations
 
+import mmap
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,9 +21,15 @@ from headrace.words.errors import ModelError, brief
 
 MAGIC = b"GGUF"
 STRING, ARRAY, BOOL = 8, 9, 7
+LENGTH = struct.Struct("<Q")
 SCALARS = {0: "B", 1: "b", 2: "<H", 3: "<h", 4: "<I", 5: "<i", 6: "<f", BOOL: "B", 10: "<Q", 11: "<q", 12: "<d"}
 MAX_DIMS = 4
 MAX_NESTING = 8
+MAX_ENTRIES, MAX_TENSORS, MAX_ARRAYS, MAX_STRINGS = 1 << 14, 1 << 15, 1 << 16, 1 << 22
+"""In one file. Each is far above what a model has, and small enough to be read in a second and in a few megabytes."""
+MAX_NAME_BYTES = 65_535
+MAX_KEPT_BYTES = 1 << 22
+"""Of a string of the metadata: longer ones are passed over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,16 +43,37 @@ class TensorInfo:
     num_bytes: int
 
 
-class GGUFFile:
-    """`metadata` (strings, numbers, lists of strings, arrays of numbers) and `tensors` of a mapped file.
+class Strings:
+    """An array of strings as it lies in the file, read anew by whoever goes through it. UnicodeDecodeError then."""
 
-    ModelError says what is wrong with it. What is made of the header is of the size of the header at most.
+    def __init__(self, data: mmap.mmap, start: int, count: int) -> None:
+        self._data = data
+        self._start = start
+        self._count = count
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[str]:
+        data, at, unpack = self._data, self._start, LENGTH.unpack_from
+        for _ in range(self._count):
+            end = at + 8 + unpack(data, at)[0]
+            yield data[at + 8 : end].decode("utf-8")
+            at = end
+
+
+class GGUFFile:
+    """`metadata` (strings, numbers, `Strings`, arrays of numbers) and `tensors` of a mapped file.
+
+    ModelError says what is wrong with it. What is made of the header is smaller than the header, or a few megabytes:
+    arrays stay in the file, and what nobody reads (arrays of arrays, strings above 4 MiB) is passed over.
     """
 
     def __init__(self, path: Path) -> None:
         self.name = path.name
         self._map = map_file(path)
         self._at = 0
+        self._num_strings = self._num_arrays = 0
         self.metadata: dict[str, Any] = {}
         self.tensors: dict[str, TensorInfo] = {}
         try:
@@ -58,40 +87,51 @@ class GGUFFile:
         version, num_tensors, num_entries = self._unpack("<IQQ")
         if version not in (2, 3):
             raise ModelError(self.name, f"has GGUF version {version}; versions 2 and 3 (little-endian) can be read")
-        self._check_count("metadata entries", num_entries, least_bytes=13)
+        self._check_count("metadata entries", num_entries, 13, MAX_ENTRIES)
         for _ in range(num_entries):
-            key = self._string()
+            key = self._name()
             if key in self.metadata:
                 raise ModelError(self.name, f"has two metadata entries named {brief(key)}")
             self.metadata[key] = self._value(self._unpack("<I")[0])
-        self._check_count("tensors", num_tensors, least_bytes=24)
+        self.metadata = {key: value for key, value in self.metadata.items() if value is not None}
+        self._check_count("tensors", num_tensors, 24, MAX_TENSORS)
         infos = [self._tensor_header() for _ in range(num_tensors)]
         self._place(infos)
 
-    def _take(self, count: int) -> bytes:
-        end = self._at + count
+    def _skip(self, count: int) -> int:
+        """Where the next `count` bytes begin, which are behind us then."""
+        at, end = self._at, self._at + count
         if end > len(self._map):
             size = len(self._map)
             raise ModelError(self.name, f"ends after {size} bytes, its header speaks of byte {end}; is it truncated?")
-        data = self._map[self._at : end]
         self._at = end
-        return data
+        return at
+
+    def _take(self, count: int) -> bytes:
+        at = self._skip(count)
+        return self._map[at : at + count]
 
     def _unpack(self, form: str) -> tuple[Any, ...]:
         return struct.unpack(form, self._take(struct.calcsize(form)))
 
-    def _check_count(self, what: str, count: int, least_bytes: int) -> None:
-        left = len(self._map) - self._at
-        if count * least_bytes > left:
+    def _check_count(self, what: str, count: int, least_bytes: int, most: int) -> None:
+        if count * least_bytes > len(self._map) - self._at:
             raise ModelError(self.name, f"states {count} {what}, more than fit its {len(self._map)} bytes")
+        if count > most:
+            raise ModelError(self.name, f"states {count} {what}; at most {most} are read")
 
-    def _string(self) -> str:
+    def _name(self) -> str:
         (length,) = self._unpack("<Q")
+        if length > MAX_NAME_BYTES and length <= len(self._map):
+            raise ModelError(self.name, f"has a name of {length} bytes; at most {MAX_NAME_BYTES} are allowed")
         return self._take(length).decode("utf-8")
 
     def _value(self, kind: int) -> Any:
+        """None for what is passed over."""
         if kind == STRING:
-            return self._string()
+            (length,) = self._unpack("<Q")
+            at = self._skip(length)
+            return self._map[at : at + length].decode("utf-8") if length <= MAX_KEPT_BYTES else None
         if kind == ARRAY:
             return self._array()
         if kind not in SCALARS:
@@ -102,34 +142,37 @@ class GGUFFile:
     def _array(self, depth: int = 0) -> Any:
         kind, count = self._unpack("<IQ")
         if kind == STRING:
-            self._check_count("strings", count, least_bytes=8)
             return self._strings(count)
         if kind == ARRAY and depth < MAX_NESTING:
-            self._check_count("arrays", count, least_bytes=12)
-            return [self._array(depth + 1) for _ in range(count)]
+            self._check_count("arrays", count, 12, MAX_ARRAYS - self._num_arrays)
+            self._num_arrays += count
+            for _ in range(count):
+                self._array(depth + 1)
+            return None
         if kind not in SCALARS:
             raise ModelError(self.name, f"has a metadata array of the unsupported type {kind}")
-        size = struct.calcsize(SCALARS[kind])
-        self._check_count("array values", count, least_bytes=size)
-        values = np.frombuffer(self._take(count * size), np.dtype(SCALARS[kind]))
+        dtype = np.dtype(SCALARS[kind])
+        self._check_count("array values", count, dtype.itemsize, len(self._map))
+        values = np.frombuffer(self._map, dtype, count, self._skip(count * dtype.itemsize))
         return values.astype(bool) if kind == BOOL else values
 
-    def _strings(self, count: int) -> list[str]:
+    def _strings(self, count: int) -> Strings:
         """A vocabulary has ten thousands: one loop over the map, without a call per string."""
-        data, at, size, unpack = self._map, self._at, len(self._map), struct.Struct("<Q").unpack_from
-        strings = []
+        self._check_count("strings", count, 8, MAX_STRINGS - self._num_strings)
+        self._num_strings += count
+        data, start, size, unpack = self._map, self._at, len(self._map), LENGTH.unpack_from
+        at = start
         for _ in range(count):
             if at + 8 > size:
                 raise ModelError(self.name, "ends within an array of strings")
-            end = at + 8 + unpack(data, at)[0]
-            if end > size:
+            at += 8 + unpack(data, at)[0]
+            if at > size:
                 raise ModelError(self.name, "states a string that is longer than the file")
-            strings.append(data[at + 8 : end].decode("utf-8"))
-            self._at = at = end
-        return strings
+        self._at = at
+        return Strings(data, start, count)
 
     def _tensor_header(self) -> tuple[str, tuple[int, ...], Quant, int]:
-        name = self._string()
+        name = self._name()
         (num_dims,) = self._unpack("<I")
         if not 1 <= num_dims <= MAX_DIMS:
             raise ModelError(self.name, f"the tensor {brief(name)} has {num_dims} dimensions")
@@ -183,5 +226,6 @@ class GGUFFile:
         return info.quant.dequantize(self.raw(name, part)).reshape(shape)
 
     def close(self) -> None:
-        """Unmaps the file; views of it that still live keep it mapped."""
+        """Forgets the metadata and unmaps the file; views of it that still live keep it mapped. Twice is once."""
+        self.metadata.clear()
         unmap(self._map)

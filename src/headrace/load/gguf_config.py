@@ -24,8 +24,6 @@ WORDS = {
     "feed_forward_length": "intermediate_size",
     "block_count": "num_hidden_layers",
     "attention.head_count": "num_attention_heads",
-    "attention.head_count_kv": "num_key_value_heads",
-    "attention.key_length": "head_dim",
     "context_length": "max_position_embeddings",
 }
 """What every family has, in GGUF's words and in Llama's."""
@@ -89,6 +87,8 @@ def raw_config(file: GGUFFile, layout: Layout, said: Said) -> dict[str, Any]:
     eps = said.value("attention.layer_norm_epsilon", 1e-5)
     raw = {
         **{ours: said.value(theirs) for theirs, ours in WORDS.items()},
+        "num_key_value_heads": said.value("attention.head_count_kv", said.value("attention.head_count")),
+        "head_dim": said.value("attention.key_length", said.head_dim),
         "vocab_size": table.shape[0] if table else said.value("vocab_size"),
         "rms_norm_eps": said.value("attention.layer_norm_rms_epsilon", eps),
         "rope_parameters": rope_parameters(file, layout, said),

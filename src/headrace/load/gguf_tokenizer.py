@@ -9,10 +9,15 @@ import numpy as np
 from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
 from tokenizers import Tokenizer as Backend
 
+from headrace.load.gguf import Strings
 from headrace.load.tokenizer import SPACE, Tokenizer
 from headrace.words.errors import ModelError, brief, nearest
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+MAX_TOKENS = 1 << 21
+"""And merges."""
+MAX_CUTS = 1 << 23
+"""Of all tokens of a vocabulary whose merges are found by trying."""
 LONGEST_PIECE = 256
 """Characters of the longest token that merging may make; SentencePiece trains none above 16 unless asked."""
 
@@ -68,7 +73,13 @@ class Entries:
         return value
 
     def strings(self, name: str) -> list[str] | None:
-        strings = self.of_kind(name, list)
+        value = self.of_kind(name, (list, Strings))
+        if value is not None and len(value) > MAX_TOKENS:
+            raise self.refuse(name, f"has {len(value)} values; at most {MAX_TOKENS} are read")
+        try:
+            strings = None if value is None else list(value)
+        except UnicodeDecodeError:
+            raise self.refuse(name, "has a string that is not UTF-8") from None
         if strings and not isinstance(strings[0], str):
             raise self.refuse(name, "does not hold strings")
         return strings
@@ -163,6 +174,8 @@ def sentencepiece(entries: Entries, tokens: Sequence[str], kinds: Sequence[int])
     scores = entries.per_token("scores", len(tokens))
     if scores is None:
         raise entries.refuse("scores", "is missing")
+    if sum(min(len(token), LONGEST_PIECE) for token in tokens) > MAX_CUTS:
+        raise entries.refuse("tokens", f"has more than {MAX_CUTS} characters, too many to be put together by scores")
     unknown = entries.token_id("unknown_token_id", len(tokens)) or 0
     vocabulary = {token: i for i, token in enumerate(tokens)}
     merges = merges_by_score(tokens, scores, kinds)

@@ -10,11 +10,12 @@ from typing import Any
 from tokenizers import AddedToken
 from tokenizers import Tokenizer as Backend
 
-from headrace.load.files import read_json, read_json_if_there, read_text
+from headrace.load.files import MAX_TEXT_BYTES, read_json, read_json_if_there, read_text
 from headrace.load.tokenizer import Tokenizer
 from headrace.words.errors import ModelError
 
 TOKENIZER = "tokenizer.json"
+MAX_TOKENIZER_BYTES = 1 << 28
 NAMED = ("bos_token", "eos_token", "unk_token", "pad_token")
 
 
@@ -43,10 +44,13 @@ def read_backend(folder: Path) -> Backend:
     path = folder / TOKENIZER
     if not path.exists():
         raise ModelError(TOKENIZER, "is missing from the model's folder; save a fast tokenizer there, or name another")
-    read_json(path)
+    if path.stat().st_size > MAX_TOKENIZER_BYTES:
+        raise ModelError(TOKENIZER, f"has more than {MAX_TOKENIZER_BYTES} bytes; no tokenizer is so long")
     try:
         return Backend.from_file(str(path))
     except Exception as error:
+        if path.stat().st_size <= MAX_TEXT_BYTES:
+            read_json(path)
         cause = " ".join(str(error).split())[:120]
         raise ModelError(TOKENIZER, f"cannot be read as a tokenizer: {cause}") from None
 

@@ -84,11 +84,11 @@ _TELLING = threading.Lock()
 def bar_class(name: str, total: int, progress: Progress | None) -> Any:
     """A bar that draws nothing: it tells `progress` how many bytes of a file are there. What several bars of one file
     count (what was received, what was put together) never goes backwards."""
-    from huggingface_hub.utils import tqdm
+    from huggingface_hub.utils import tqdm  # type: ignore[attr-defined]
 
     most = 0
 
-    class Bar(tqdm):  # type: ignore[misc]
+    class Bar(tqdm):
         def __init__(self, *arguments: Any, **options: Any) -> None:
             super().__init__(*arguments, **{**options, "disable": True})
             self._num_bytes = options.get("initial") or 0

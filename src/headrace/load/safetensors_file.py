@@ -23,6 +23,8 @@ ITEM_BYTES = {
 }
 """Of every type that a file may hold; nothing here computes with those that are not in DTYPES."""
 MAX_HEADER_BYTES = 100_000_000
+SMALL_HEADER_BYTES, HEADER_SHARE = 1 << 20, 32
+"""A larger header must be a small share of its file: what is made of it takes several times its size."""
 MAX_EXTENT = 2**48
 MAX_DIMS = 8
 
@@ -52,6 +54,8 @@ class SafetensorsFile:
         length = struct.unpack("<Q", self._map[:8])[0] if size >= 8 else 0
         if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
             raise ModelError(self.name, f"states a header of {length} bytes in a file of {size}; is it truncated?")
+        if length > max(SMALL_HEADER_BYTES, size // HEADER_SHARE):
+            raise ModelError(self.name, f"has a header of {length} bytes, too long for a file of {size}")
         try:
             header = json.loads(self._map[8 : 8 + length], object_pairs_hook=unique)
         except RepeatedNameError as error:

@@ -18,6 +18,9 @@ class Model(Protocol):
 
     names: ClassVar[Mapping[str, str]]
     """The family's own names for what Llama's config.json says, by Llama's names."""
+    code: ClassVar[tuple[str, ...]]
+    """Classes that published checkpoints bring as code and name in auto_map, though they do what this one does: such
+    checkpoints are read, their code is never run."""
     weight_bytes: int
     """What the weights take in the dtype of the ops."""
 

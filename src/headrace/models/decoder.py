@@ -57,6 +57,8 @@ class Decoder:
     """The family's own names for what Llama's config.json says, by Llama's names."""
     defaults: ClassVar[Mapping[str, Any]] = {}
     """What the family means where a config.json is silent, by Llama's names."""
+    code: ClassVar[tuple[str, ...]] = ()
+    """See `headrace.models.base.Model`."""
     places: ClassVar[Places] = Places()
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq",)
     """Ends of the names of tensors that hold nothing to be read."""

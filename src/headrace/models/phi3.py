@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from headrace.layers.attention import Attention
 from headrace.layers.entries import Entries
 from headrace.layers.linear import Linear, RowLinear
@@ -18,6 +20,8 @@ class Phi3(Decoder):
         "original_max_position_embeddings": 4096,
         "rms_norm_eps": 1e-5,
     }
+
+    code: ClassVar[tuple[str, ...]] = ("Phi3Config", "Phi3ForCausalLM")
 
     def read(self, entries: Entries) -> None:
         self.window = entries.count_or_none("sliding_window", None)
