@@ -19,8 +19,13 @@ from headrace.words.errors import ConfigError
 
 MAX_NUM_QUEUED_REQUESTS = 1_024
 MAX_NUM_QUEUED_TOKENS = 1_000_000
-ALIASES = {"max_num_queued_reqs": "max_num_queued_requests"}
-"""vLLM's names of ours."""
+ALIASES = {
+    "max_num_queued_reqs": "max_num_queued_requests",
+    "tp": "tensor_parallel_size",
+    "pp": "pipeline_parallel_size",
+    "dp": "data_parallel_size",
+}
+"""vLLM's other names of ours; those of two letters have one dash."""
 NOT_BUILT: dict[str, tuple[Any, Any, str]] = {
     "enable_auto_tool_choice": (bool, False, "tool calls"),
     "tool_call_parser": (str, None, "tool calls"),
@@ -59,8 +64,14 @@ def server_options() -> list[inspect.Parameter]:
 
 def other_options() -> list[inspect.Parameter]:
     """Unlisted ones: vLLM's other names and what is not built."""
-    aliases = [option(name, int, "", PANEL, hidden=True) for name in ALIASES]
+    aliases = [_alias(name) for name in ALIASES]
     return aliases + [option(name, kind, "", PANEL, hidden=True) for name, (kind, _, _) in NOT_BUILT.items()]
+
+
+def _alias(name: str) -> inspect.Parameter:
+    flag = f"-{name}" if len(name) == 2 else f"--{name.replace('_', '-')}"
+    kind = Annotated[int | None, typer.Option(flag, hidden=True)]
+    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
 @takes(server=server_options, engine=engine_options, others=other_options)
