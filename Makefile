@@ -4,6 +4,7 @@ MODEL ?= smollm2-135m
 PROMPT ?= Explain in three sentences how a water mill works.
 WORKERS ?= 2
 FUZZ_EVENTS ?= 300000
+FUZZ_HEADERS ?= 100000
 SOAK_SECONDS ?= 60
 
 VENV := .venv
@@ -23,7 +24,8 @@ help:
 	@echo "make test    install with the development tools, run every test"
 	@echo "make check   lint, types, import rules, budgets, generated docs"
 	@echo "make docs    write the generated docs again"
-	@echo "make fuzz    look for $(FUZZ_EVENTS) scheduler events that break an invariant"
+	@echo "make fuzz    look for $(FUZZ_EVENTS) scheduler events that break an invariant,"
+	@echo "             and $(FUZZ_HEADERS) damaged files that are neither read nor refused"
 	@echo "make soak    the server under load for $(SOAK_SECONDS) s each, and schemathesis"
 	@echo "make clean   remove $(VENV) and all caches"
 
@@ -48,6 +50,7 @@ docs: $(VENV)/.develops
 
 fuzz: $(VENV)/.develops
 	HEADRACE_FUZZ_EVENTS=$(FUZZ_EVENTS) $(BIN)/python -m pytest tests/schedule --timeout 0
+	HEADRACE_FUZZ_HEADERS=$(FUZZ_HEADERS) $(BIN)/python -m pytest tests/load/test_fuzz.py --timeout 0
 
 soak: $(VENV)/.develops
 	HEADRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/server/soak.py -s

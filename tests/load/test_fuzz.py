@@ -47,7 +47,10 @@ def gguf_seed() -> bytes:
         Entry("tokenizer.ggml.add_bos_token", g.BOOL, 0),
         Entry("tokenizer.ggml.eos_token_id", g.UINT32, 2),
     ]
-    tensors = [Tensor("token_embd.weight", [32, 257], g.Q8_0, bytes(257 * 34)), Tensor("output_norm.weight", [32], g.F32, bytes(128))]
+    tensors = [
+        Tensor("token_embd.weight", [32, 257], g.Q8_0, bytes(257 * 34)),
+        Tensor("output_norm.weight", [32], g.F32, bytes(128)),
+    ]
     tensors.append(Tensor("blk.0.ffn_up_exps.weight", [32, 2, 3], g.F32, bytes(768)))
     return g.gguf(entries, tensors)
 

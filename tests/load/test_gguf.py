@@ -12,7 +12,7 @@ from gguf import GGUFReader, GGUFValueType
 from tests.load import gguf_bytes as g
 from tests.load.gguf_bytes import Array, Entry, Tensor
 
-from headrace.load.gguf import MAX_KEPT_BYTES, MAX_STRINGS, GGUFFile, Strings
+from headrace.load.gguf import MAX_KEPT_BYTES, GGUFFile, Strings
 from headrace.words.errors import ModelError
 
 RAMP = np.arange(64, dtype=np.float32)
@@ -192,3 +192,16 @@ def test_a_file_cut_anywhere_is_refused(written):
     for size in range(len(whole)):
         with pytest.raises(ModelError):
             written(whole[:size])
+
+
+def test_a_string_of_megabytes_is_passed_over(written):
+    entries = [Entry("long", g.STRING, "x" * (MAX_KEPT_BYTES + 1)), Entry("next", g.STRING, "y")]
+    assert written(g.gguf(entries)).metadata == {"next": "y"}
+
+
+def test_arrays_of_strings_are_read_where_they_lie_and_may_hold_what_is_no_text(written):
+    file = written(g.gguf([Entry("k", 9, Array(8, ["a", b"\xff"]))]))
+    strings = iter(file.metadata["k"])
+    assert next(strings) == "a"
+    with pytest.raises(UnicodeDecodeError):
+        next(strings)

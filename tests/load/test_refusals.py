@@ -97,7 +97,10 @@ CASES = {
         f"model.safetensors: states a header of {2**60} bytes",
     ),
     "a header of two megabytes for nothing": (tensors(b"{" + b" " * (1 << 21)), "too long for a file of"),
-    "an endless configuration": ({"config__json": b" " * (1 << 24) + b"{}"}, "config.json: has more than 16777216 bytes"),
+    "an endless configuration": (
+        {"config__json": b" " * (1 << 24) + b"{}"},
+        "config.json: has more than 16777216 bytes",
+    ),
     "a header that is no JSON": (tensors(b"{" * 99), "has a header that is no valid JSON"),
     "a deep header": (tensors(b'{"a":' + b"[" * 200_000), "has a header that is no valid JSON"),
     "a header that is a list": (tensors([1]), "has a header that is no JSON object"),

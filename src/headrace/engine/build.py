@@ -134,6 +134,7 @@ def build_engine(
     half of a step, and what it raises is as if the device had raised it.
     """
     from headrace.load.checkpoint import open_checkpoint
+    from headrace.load.dry_build import dry_build
     from headrace.worker.hardware import measure_hardware
 
     template = _read_template(asked.chat_template)
@@ -142,6 +143,7 @@ def build_engine(
     try:
         tokenizer = checkpoint.tokenizer
         model = replace(checkpoint.config, eos_token_ids=ends_of(checkpoint.config, tokenizer))
+        dry_build(model, checkpoint.weights)
         resolved = resolve(asked, model, hardware)
         if resolved.backend == "reference" and asked.backend in (None, "auto"):
             log.warning("running on the slow reference ops: the native kernels were not built (no C++ compiler)")

@@ -1,0 +1,86 @@
+"""A model built without reading a weight: whether all are there and shaped as they must be, and what it will take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from headrace.comm import SoloComm
+from headrace.models.registry import family
+from headrace.ops.base import Ops
+from headrace.words.cache_spec import CacheSpec
+from headrace.words.config import ModelConfig
+
+
+class Plan(NamedTuple):
+    """`weight_bytes` in the dtype that was asked for, however they are stored; one spec per layer."""
+
+    weight_bytes: int
+    cache_specs: tuple[CacheSpec | None, ...]
+
+
+class Shaped(NamedTuple):
+    """As much of an array as models ask for before they hand it to their ops."""
+
+    shape: tuple[int, ...]
+
+    @property
+    def size(self) -> int:
+        return math.prod(self.shape)
+
+    @property
+    def T(self) -> Shaped:
+        return Shaped(self.shape[::-1])
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def reshape(self, *shape: int) -> Shaped:
+        known = -math.prod(shape)
+        return Shaped(tuple(self.size // known if size == -1 else size for size in shape))
+
+    def swapaxes(self, first: int, second: int) -> Shaped:
+        shape = list(self.shape)
+        shape[first], shape[second] = shape[second], shape[first]
+        return Shaped(tuple(shape))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[np.uint8]:
+        """For what asks for an array in any case: one byte, again and again."""
+        return np.broadcast_to(np.zeros((), np.uint8), self.shape)
+
+    def __array_function__(self, function: Callable[..., Any], types: Any, given: Any, named: Any) -> Any:
+        if function is not np.concatenate:
+            return NotImplemented
+        parts = given[0]
+        return Shaped((sum(part.shape[0] for part in parts), *parts[0].shape[1:]))
+
+
+class ShapesOf:
+    """A source of weights that gives their shapes in place of their values."""
+
+    def __init__(self, source: Any) -> None:
+        self.names: Callable[[], Collection[str]] = source.names
+        self.shape: Callable[[str], tuple[int, ...]] = source.shape
+
+    def get(self, name: str) -> Any:
+        return Shaped(tuple(self.shape(name)))
+
+
+class NoOps:
+    """Ops that keep nothing."""
+
+    def __init__(self, dtype: str) -> None:
+        self.dtype = dtype
+
+    def weight(self, array: object) -> None:
+        return None
+
+
+def dry_build(config: ModelConfig, weights: Any, dtype: str = "float32") -> Plan:
+    """ModelError names a tensor that is missing, misshapen, or has no place in the model."""
+    model = family(config.architecture).build(config, ShapesOf(weights), cast(Ops, NoOps(dtype)), SoloComm(), 1)
+    return Plan(model.weight_bytes, model.cache_specs())
