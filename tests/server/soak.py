@@ -54,6 +54,7 @@ def probe(port: int, waits: list[float], is_over: threading.Event) -> None:
         connection.request("GET", "/health")
         assert connection.getresponse().read()
         waits.append(time.perf_counter() - before)
+    connection.close()
 
 
 def test_200_streams_of_the_default_model_finish_while_probes_answer(tmp_path):
@@ -180,7 +181,8 @@ def test_29_a_mixed_load_with_aborts_leaves_nothing_behind(healthy, tmp_path):
             text = reader.read_all()
             assert "data: [DONE]" in text and '"error"' not in text
 
-    with ServerProcess(healthy, tmp_path, env={"HEADRACE_CHECK_INVARIANTS": "64"}) as server:
+    flags = ("--kv-cache-memory-bytes", "20000000")
+    with ServerProcess(healthy, tmp_path, *flags, env={"HEADRACE_CHECK_INVARIANTS": "64"}) as server:
         end, sizes = time.monotonic() + SECONDS, []
         while time.monotonic() < end:
             for _ in range(10):

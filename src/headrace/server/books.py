@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple
 
 from headrace.engine.core import EngineCore
 from headrace.engine.host import Stream
@@ -13,30 +13,47 @@ from headrace.engine.live import LiveChoice, live_choices
 from headrace.engine.output import Life, RequestState
 from headrace.words.outputs import Move
 
+LINE = (
+    "id kind status finish_reason num_prompt_tokens num_output_tokens num_cached_tokens n age_s took_s queue_s "
+    "time_to_first_token_s"
+).split()
+"""What a list tells of a request."""
 PREFIXES = ("chatcmpl-", "cmpl-", "embd-", "msg_")
 NEW = LiveChoice("new", 0, 0, 0, (), ())
 
 
+class Finished(NamedTuple):
+    """What is kept of a request when its tokens are gone."""
+
+    arrival_s: float
+    page: dict[str, Any]
+
+
 class Books:
-    """Keeps the states of the last `num_remembered` finished requests; what is open is read from the engine."""
+    """Keeps the lives of the last `num_remembered` finished requests; what is open is read from the engine."""
 
     def __init__(self, core: EngineCore, num_remembered: int) -> None:
         self._core = core
-        self._finished: deque[RequestState] = deque(maxlen=num_remembered)
+        self._finished: deque[Finished] = deque(maxlen=num_remembered)
 
     def finished(self, state: RequestState) -> None:
-        self._finished.append(state)
+        self._finished.append(Finished(state.request.arrival_s, self._page(state)))
 
     def lines(self, streams: Iterable[Stream]) -> list[dict[str, Any]]:
         """One line for each, the open ones first, then the finished from the latest."""
-        return [self._line(state) for state in self._all(streams)]
+        lines = [self._line(stream.state) for stream in streams if not stream.state.is_finished]
+        return lines + [{name: page[name] for name in LINE} for page in self._past()]
 
     def find(self, client_id: str, streams: Iterable[Stream]) -> list[dict[str, Any]]:
         """Whole lives of every request that has this id, with or without its protocol's prefix."""
-        return [self._page(s) for s in self._all(streams) if is_called(s.request.client_id, client_id)]
+        states = [stream.state for stream in streams if not stream.state.is_finished]
+        pages = [self._page(state) for state in states if is_called(state.request.client_id, client_id)]
+        return pages + [page for page in self._past() if is_called(page["id"], client_id)]
 
-    def _all(self, streams: Iterable[Stream]) -> list[RequestState]:
-        return [*(s.state for s in streams if not s.state.is_finished), *reversed(self._finished)]
+    def _past(self) -> Iterator[dict[str, Any]]:
+        now_s = time.monotonic()
+        for record in reversed(self._finished):
+            yield {**record.page, "age_s": round(now_s - record.arrival_s, 4)}
 
     def _line(self, state: RequestState) -> dict[str, Any]:
         request = state.request
