@@ -87,22 +87,34 @@ def rate_through_http(port: int, number: int, num_tokens: int) -> float:
     return number * num_tokens / (time.perf_counter() - started)
 
 
+OFFLINE = """
+import sys, time
+from headrace import LLM, SamplingParams
+with LLM(sys.argv[1], max_model_len=1024) as llm:
+    for line in sys.stdin:
+        number, length = map(int, line.split())
+        params = [SamplingParams(max_tokens=length, ignore_eos=True, seed=i) for i in range(number)]
+        began = time.perf_counter()
+        llm.generate(["A water mill is"] * number, params, use_tqdm=False)
+        print(number * length / (time.perf_counter() - began), flush=True)
+"""
+
+
 def test_the_server_costs_little_beside_the_offline_rate(tmp_path):
-    program = (
-        "import sys, time; from headrace import LLM, SamplingParams\n"
-        "with LLM(sys.argv[1], max_model_len=1024) as llm:\n"
-        "    def run():\n"
-        "        t = time.perf_counter()\n"
-        "        ps = [SamplingParams(max_tokens=128, ignore_eos=True, seed=i) for i in range(32)]\n"
-        "        llm.generate(['A water mill is'] * 32, ps, use_tqdm=False)\n"
-        "        return 32 * 128 / (time.perf_counter() - t)\n"
-        "    print(max(run() for _ in range(3)))\n"
-    )
-    offline = float(subprocess.run([sys.executable, "-c", program, MODEL], capture_output=True, text=True).stdout)
-    with ServerProcess(MODEL, tmp_path, "--max-model-len", "1024") as server:
-        rates = [rate_through_http(server.port, 32, 128) for _ in range(3)]
-    share = max(rates) / offline
-    print(f"offline {offline:.0f} tokens/s, through HTTP {max(rates):.0f}: {share:.1%}")
+    """Both measured in turns, for the machine has other work too."""
+    command = [sys.executable, "-c", OFFLINE, MODEL]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    rounds = []
+    with ServerProcess(MODEL, tmp_path, "--max-model-len", "1024") as server, subprocess.Popen(command, **pipes) as llm:
+        for _ in range(4):
+            llm.stdin.write("32 64\n")
+            llm.stdin.flush()
+            offline = float(llm.stdout.readline())
+            rounds.append((rate_through_http(server.port, 32, 64), offline))
+        llm.stdin.close()
+    rates = ", ".join(f"{through:.0f} beside {offline:.0f}" for through, offline in rounds)
+    share = max(through for through, _ in rounds) / max(offline for _, offline in rounds)
+    print(f"tokens/s through HTTP and offline: {rates}; best {share:.1%}")
     assert share > 0.85
 
 
