@@ -131,6 +131,7 @@ std::vector<std::string> isa_names() {
 NB_MODULE(_native, module) {
   module.doc() = "The native CPU kernels of Headrace.";
   module.def("isas", &isa_names, "Instruction sets that this build has and this machine runs, slowest first.");
+  module.def("block_formats", &format_names, "GGML's formats of quantized weights that are kept as they are.");
   nb::class_<PackedWeight>(module, "Weight")
       .def_prop_ro("shape", [](const PackedWeight& w) { return nb::make_tuple(w.n, w.k); })
       .def_prop_ro("is_bf16", [](const PackedWeight& w) { return w.type == Type::bf16; })

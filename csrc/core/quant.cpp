@@ -183,6 +183,12 @@ const BlockFormat* find_format(const std::string& name) {
   return nullptr;
 }
 
+std::vector<std::string> format_names() {
+  std::vector<std::string> names;
+  for (const BlockFormat& format : kFormats) names.emplace_back(format.name);
+  return names;
+}
+
 PackedWeight pack_blocks(const std::vector<BlockPart>& parts, i64 k, Pool& pool) {
   int bits = 4;
   i64 group = 32, n = 0;

@@ -18,6 +18,7 @@ struct BlockFormat {
   void (*read)(const unsigned char* block, i32* codes, float* scales, float* minimums);
 };
 const BlockFormat* find_format(const std::string& name);  // null: not built
+std::vector<std::string> format_names();
 
 // Rows [n, k] of one source; `order` (or null) names the source row of each.
 struct BlockPart {

@@ -5,6 +5,7 @@ from tests.engine import fakes
 
 from headrace.engine.progress import CountedWeights, terminal_progress
 from headrace.llm import LLM, TerminalBar
+from headrace.ops.base import Blocks
 from headrace.words.params import SamplingParams
 
 
@@ -57,9 +58,19 @@ class Source:
     def get(self, name):
         return np.zeros(6, np.float32)
 
+    def blocks(self, name):
+        return None if name == "a" else Blocks("Q8_0", np.zeros(24, np.uint8), (1, 6), None, lambda: self.get(name))
+
 
 def test_weights_are_counted_as_they_are_read():
     heard = []
     weights = CountedWeights(Source(), lambda *told: heard.append(told))
     assert [weights.get(name).size for name in weights.names()] == [6, 6] and weights.shape("a") == (6,)
     assert heard == [("load", 24, 48), ("load", 48, 48)]
+
+
+def test_blocks_that_stay_quantized_are_counted_too():
+    heard = []
+    weights = CountedWeights(Source(), lambda *told: heard.append(told))
+    assert weights.blocks("a") is None and weights.blocks("b") is not None
+    assert heard == [("load", 24, 48)]

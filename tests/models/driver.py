@@ -33,6 +33,9 @@ class DictSource:
     def get(self, name: str) -> np.ndarray:
         return self._arrays[name]
 
+    def blocks(self, name: str) -> None:
+        return None
+
 
 class Driver:
     """One model, its caches, and sequences that each own blocks in a shuffled order."""

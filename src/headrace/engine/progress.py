@@ -53,6 +53,15 @@ class CountedWeights:
 
     def get(self, name: str) -> Any:
         array = self._source.get(name)
-        self._num_bytes += array.nbytes
-        self._progress("load", min(self._num_bytes, self._source.nbytes), self._source.nbytes)
+        self._count(array.nbytes)
         return array
+
+    def blocks(self, name: str) -> Any:
+        found = self._source.blocks(name)
+        if found is not None:
+            self._count(found.data.nbytes)
+        return found
+
+    def _count(self, num_bytes: int) -> None:
+        self._num_bytes += num_bytes
+        self._progress("load", min(self._num_bytes, self._source.nbytes), self._source.nbytes)

@@ -8,7 +8,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headrace.comm import Comm
-from headrace.layers.linear import Linear, RowLinear
+from headrace.layers.linear import Linear, Matrix, RowLinear
 from headrace.layers.weights import Weights
 from headrace.ops.base import Activation, Ops, Tensor
 from headrace.words.errors import ModelError
@@ -71,7 +71,7 @@ class PlainMLP:
         return self.down(self._ops.activate(self.up(x), self._activation))
 
 
-ReadExpert = Callable[[int], tuple[NDArray[Any], NDArray[Any]]]
+ReadExpert = Callable[[int], tuple[Matrix, Matrix]]
 """An expert's [2 × inner, hidden], gate over up, and [hidden, inner]."""
 
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.ops.base import Blocks, QuantizedMatrix
 from headrace.words.cache_spec import ITEM_BYTES
 from headrace.words.errors import ModelError
 
@@ -22,6 +23,9 @@ class WeightSource(Protocol):
 
     def get(self, name: str) -> NDArray[Any]: ...
 
+    def blocks(self, name: str) -> Blocks | None:
+        """A quantized matrix as it is stored; None if the tensor is none."""
+
 
 @dataclass
 class Tally:
@@ -29,37 +33,55 @@ class Tally:
 
     names: set[str] = field(default_factory=set)
     num_parameters: int = 0
+    block_bytes: int = 0
 
 
 class Weights:
     """Reads from a source below a prefix; all parts of one source count together in one tally."""
 
-    def __init__(self, source: WeightSource, prefix: str = "", tally: Tally | None = None) -> None:
+    def __init__(
+        self, source: WeightSource, prefix: str = "", keeps_blocks: bool = False, tally: Tally | None = None
+    ) -> None:
         self._source = source
         self._prefix = prefix
+        self._keeps_blocks = keeps_blocks
         self._tally = tally or Tally()
 
     def at(self, prefix: str) -> Weights:
-        return Weights(self._source, self._prefix + prefix, self._tally)
+        return Weights(self._source, self._prefix + prefix, self._keeps_blocks, self._tally)
 
     def num_bytes(self, dtype: str) -> int:
-        """Bytes that what was read so far takes in `dtype`, however it is stored."""
-        return self._tally.num_parameters * ITEM_BYTES[dtype]
+        """Bytes that what was read so far takes: blocks as they are stored, all else in `dtype`."""
+        return self._tally.num_parameters * ITEM_BYTES[dtype] + self._tally.block_bytes
 
     def has(self, name: str) -> bool:
         return self._prefix + name in self._source.names()
 
     def get(self, name: str, *shape: int) -> NDArray[Any]:
         """The tensor, whose shape must be `shape`; ModelError names it otherwise."""
+        array = self._source.get(self._find(name, shape))
+        self._tally.num_parameters += array.size
+        return array
+
+    def _find(self, name: str, shape: tuple[int, ...]) -> str:
         full = self._prefix + name
         if not self.has(name):
             raise ModelError("checkpoint", f"the tensor {full} is missing")
         if (found := tuple(self._source.shape(full))) != shape:
             raise ModelError("checkpoint", f"the tensor {full} has the shape {list(found)} instead of {list(shape)}")
-        array = self._source.get(full)
         self._tally.names.add(full)
-        self._tally.num_parameters += array.size
-        return array
+        return full
+
+    def matrix(self, names: Sequence[str], sizes: Sequence[int], num_inputs: int) -> NDArray[Any] | QuantizedMatrix:
+        """Matrices [size, num_inputs] below one another for a product, quantized if all of them are and stay so."""
+        if not self._keeps_blocks:
+            return self.stack(names, sizes, num_inputs)
+        found = [self._find(name, (size, num_inputs)) for name, size in zip(names, sizes, strict=True)]
+        parts = tuple(blocks for name in found if (blocks := self._source.blocks(name)) is not None)
+        if len(parts) < len(found):
+            return self.stack(names, sizes, num_inputs)
+        self._tally.block_bytes += sum(part.data.nbytes for part in parts)
+        return QuantizedMatrix(parts)
 
     def stack(self, names: Iterable[str], sizes: Iterable[int], *rest: int) -> NDArray[Any]:
         """Tensors [size, *rest] below one another."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +16,7 @@ from headrace.load.gguf_config import BUFFERS, gguf_config, layout_of
 from headrace.load.gguf_names import Layout, Turn
 from headrace.load.gguf_tokenizer import tokenizer_from_gguf
 from headrace.load.parts import Parts
+from headrace.ops.base import Blocks
 from headrace.words.config import ModelConfig
 from headrace.words.errors import ModelError, brief
 
@@ -61,7 +62,20 @@ class GGUFWeights:
 
     def get(self, name: str) -> NDArray[np.float32]:
         view = self._views[name]
-        array = self._file.tensor(view.source, view.expert)
+        return self._turned(view, self._file.tensor(view.source, view.expert))
+
+    def blocks(self, name: str) -> Blocks | None:
+        view = self._views[name]
+        info = self._file.tensors[view.source]
+        if len(view.shape) != 2 or info.quant.block_values == 1 or not (view.turn is None or view.turn.moves_rows):
+            return None
+        order = None
+        if view.turn is not None:
+            order = self._turned(view, np.arange(view.shape[0], dtype=np.int32)[:, None]).ravel()
+        data = self._file.raw(view.source, view.expert)
+        return Blocks(info.quant.name, data, (view.shape[0], view.shape[1]), order, partial(self.get, name))
+
+    def _turned(self, view: View, array: NDArray[Any]) -> NDArray[Any]:
         if view.turn is None:
             return array
         try:

@@ -29,6 +29,8 @@ class Turn(NamedTuple):
 
     values: Callable[[Array, ModelConfig], Array]
     shape: Callable[[Shape], Shape] = lambda shape: shape
+    moves_rows: bool = False
+    """Whether it does nothing but put rows in another order."""
 
 
 def half_split(weight: Array, heads: int) -> Array:
@@ -47,11 +49,11 @@ def by_head(rows: Array, heads: int) -> Array:
     return np.ascontiguousarray(parts.swapaxes(0, 1)).reshape(rows.shape)
 
 
-PAIRS_OF_Q = Turn(lambda weight, config: half_split(weight, config.num_heads))
-PAIRS_OF_K = Turn(lambda weight, config: half_split(weight, config.num_kv_heads))
+PAIRS_OF_Q = Turn(lambda weight, config: half_split(weight, config.num_heads), moves_rows=True)
+PAIRS_OF_K = Turn(lambda weight, config: half_split(weight, config.num_kv_heads), moves_rows=True)
 LESS_ONE = Turn(lambda weight, config: weight - np.float32(1))
 TRANSPOSED = Turn(lambda weight, config: weight.T, lambda shape: shape[::-1])
-HEAD_BY_HEAD = Turn(lambda weight, config: by_head(weight, config.num_heads))
+HEAD_BY_HEAD = Turn(lambda weight, config: by_head(weight, config.num_heads), moves_rows=True)
 PAIRED = {"attn_q": PAIRS_OF_Q, "attn_k": PAIRS_OF_K}
 
 ATTENTION = {

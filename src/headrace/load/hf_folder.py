@@ -47,6 +47,10 @@ class FolderWeights:
         """As stored: F32, F16, BF16."""
         return self._entry(name).dtype
 
+    def blocks(self, name: str) -> None:
+        """Nothing here is quantized."""
+        return None
+
     def get(self, name: str) -> NDArray[Any]:
         return self._homes[name].tensor(name)
 

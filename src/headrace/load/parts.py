@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from headrace.load.tokenizer import Tokenizer
+from headrace.ops.base import Blocks
 from headrace.words.config import ModelConfig
 
 
@@ -24,6 +25,9 @@ class Weights(Protocol):
     def dtype(self, name: str) -> str: ...
 
     def get(self, name: str) -> NDArray[Any]: ...
+
+    def blocks(self, name: str) -> Blocks | None:
+        """A quantized matrix as it is stored; None if the tensor is none, or not kept row by row."""
 
     def sample(self, name: str) -> bytes:
         """A few bytes of the tensor as it is stored, the same ones each time."""

@@ -71,20 +71,20 @@ class Decoder:
         self.activation: Activation = activation(config.hidden_act, config.file)
         self.read(self.entries(config.raw, config.file))
         places, body = self.places, weights.at(self.body(weights))
-        self.embedding = ops.weight(body.get(places.embedding, config.vocab_size, config.hidden_size))
+        self.embedding = ops.weight(body.matrix([places.embedding], [config.vocab_size], config.hidden_size))
         self.read_beside(body)
         self.layers = [self.layer(i, body.at(f"{places.layers}.{i}.")) for i in range(config.num_layers)]
         self.norm = self.make_norm(body, places.norm)
         self.head = self.embedding
         if not config.tie_word_embeddings:
-            self.head = ops.weight(weights.get(places.head, config.vocab_size, config.hidden_size))
+            self.head = ops.weight(weights.matrix([places.head], [config.vocab_size], config.hidden_size))
         self.tables = self.rotary_tables()
         weights.check_all_read((*self.ignored, places.head) if config.tie_word_embeddings else self.ignored)
         self.weight_bytes = weights.num_bytes(ops.dtype)
 
     @classmethod
     def build(cls, config: ModelConfig, weights: WeightSource, ops: Ops, comm: Comm, max_model_len: int) -> Self:
-        return cls(config, Weights(weights), ops, comm, max_model_len)
+        return cls(config, Weights(weights, keeps_blocks=ops.keeps_blocks), ops, comm, max_model_len)
 
     @classmethod
     def entries(cls, raw: Mapping[str, Any], file: str) -> Entries:

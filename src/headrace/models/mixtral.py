@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from headrace.layers.entries import Entries
+from headrace.layers.linear import Matrix
 from headrace.layers.mlp import SparseMLP
 from headrace.layers.weights import Weights
 from headrace.models.decoder import Decoder, Layer
@@ -35,8 +32,9 @@ class Mixtral(Decoder):
         hidden, inner = self.config.hidden_size, self.config.intermediate_size
         router = weights.get("gate.weight", self.num_experts, hidden)
 
-        def expert(i: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        def expert(i: int) -> tuple[Matrix, Matrix]:
             own = weights.at(f"experts.{i}.")
-            return own.stack(["w1.weight", "w3.weight"], [inner, inner], hidden), own.get("w2.weight", hidden, inner)
+            gate_up = own.matrix(["w1.weight", "w3.weight"], [inner, inner], hidden)
+            return gate_up, own.matrix(["w2.weight"], [hidden], inner)
 
         return SparseMLP(self.ops, self.activation, router, expert, self.num_chosen, renormalize=True)

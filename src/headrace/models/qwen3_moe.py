@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from numpy.typing import NDArray
-
 from headrace.layers.attention import HeadNormAttention
 from headrace.layers.entries import Entries
+from headrace.layers.linear import Matrix
 from headrace.layers.mlp import MLP, SparseMLP
 from headrace.layers.weights import Weights
 from headrace.models.decoder import Decoder, Layer
@@ -40,9 +37,9 @@ class Qwen3Moe(Decoder):
         hidden, inner = self.config.hidden_size, self.inner
         router = weights.get("gate.weight", self.num_experts, hidden)
 
-        def expert(i: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        def expert(i: int) -> tuple[Matrix, Matrix]:
             own = weights.at(f"experts.{i}.")
-            gate_up = own.stack(["gate_proj.weight", "up_proj.weight"], [inner, inner], hidden)
-            return gate_up, own.get("down_proj.weight", hidden, inner)
+            gate_up = own.matrix(["gate_proj.weight", "up_proj.weight"], [inner, inner], hidden)
+            return gate_up, own.matrix(["down_proj.weight"], [hidden], inner)
 
         return SparseMLP(self.ops, self.activation, router, expert, self.num_chosen, self.renormalize)

@@ -7,7 +7,7 @@ with `ops/reference`, whose results are the specification.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
@@ -25,6 +25,32 @@ Floats = NDArray[np.float32]
 Routes = Any
 """Which experts each token goes to, and with what weight."""
 Activation = Literal["silu", "gelu", "gelu_tanh", "relu"]
+
+
+class Blocks(NamedTuple):
+    """Rows of a matrix as GGML's format of that name has them."""
+
+    format: str
+    data: NDArray[np.uint8]
+    """flat; may be a view of a mapped file"""
+    shape: tuple[int, int]
+    order: Ints | None
+    """[rows] the stored row that each one is, if not its own"""
+    dequantize: Callable[[], Floats]
+    """→ [rows, columns]"""
+
+
+class QuantizedMatrix(NamedTuple):
+    """Blocks below one another, with the same number of columns."""
+
+    parts: tuple[Blocks, ...]
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
+
+    def dequantize(self) -> Floats:
+        return np.concatenate([part.dequantize() for part in self.parts])
 
 
 class StepInputs(NamedTuple):
@@ -155,9 +181,12 @@ class Ops(SamplingOps, Protocol):
     """One backend. Activations have `dtype`; logits and everything about sampling are fp32."""
 
     dtype: str
+    keeps_blocks: bool
+    """Whether a quantized matrix stays quantized; where not, it is as well to hand over its values."""
 
-    def weight(self, array: NDArray[Any]) -> Weight:
-        """Takes a matrix [out, in] or vector; float32, float16, or bfloat16 held as uint16. Not kept twice."""
+    def weight(self, array: NDArray[Any] | QuantizedMatrix) -> Weight:
+        """Takes a matrix [out, in] or vector; float32, float16, or bfloat16 held as uint16; or a quantized matrix.
+        Not kept twice."""
 
     def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> KVCache:
         """Zeroed pages for one layer."""

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace import _native
-from headrace.ops.base import Activation, Floats, Forward, Ints, StepInputs
+from headrace.ops.base import Activation, Floats, Forward, Ints, QuantizedMatrix, StepInputs
 from headrace.ops.cpu.bfloat16 import as_dtype, to_float32
 from headrace.ops.cpu.lower import lower
 from headrace.ops.cpu.program import Symbol, SymbolicIds, SymbolicStep
@@ -18,6 +18,7 @@ from headrace.words.config import Numerics
 
 ITEMS = {"float32": np.float32, "bfloat16": np.uint16}
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
+BLOCK_FORMATS = frozenset(_native.block_formats())
 Array = NDArray[Any]
 
 
@@ -48,14 +49,20 @@ class ModelOps:
         numerics: Numerics = "exact",
     ) -> None:
         self.dtype = dtype
+        self.keeps_blocks = dtype == "bfloat16"
         self._item = ITEMS[dtype]
         self.machine = _native.Machine(num_threads or 0, isa or envs.get("HEADRACE_ISA") or "", numerics == "fast")
 
     def compile(self, model: Forward, caches: Sequence[_native.Cache | None], max_num_tokens: int) -> Forward:
         return lower(model, self.machine, self.dtype == "bfloat16", caches, max_num_tokens)
 
-    def weight(self, array: Array) -> Any:
+    def weight(self, array: Array | QuantizedMatrix) -> Any:
         """A matrix is packed; a vector stays an array, float32 whose values `dtype` can hold."""
+        if isinstance(array, QuantizedMatrix):
+            if self.keeps_blocks and all(part.format in BLOCK_FORMATS for part in array.parts):
+                parts = [(part.data, part.format, part.shape[0], part.order) for part in array.parts]
+                return self.machine.pack_blocks(parts, array.shape[1])
+            array = array.dequantize()
         values = as_dtype(array, self.dtype)
         if values.ndim == 1:
             return np.ascontiguousarray(to_float32(values) if self.dtype == "bfloat16" else values)

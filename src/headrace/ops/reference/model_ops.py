@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from headrace.ops.base import Activation, Floats, Forward, Ints, StepInputs
+from headrace.ops.base import Activation, Floats, Forward, Ints, QuantizedMatrix, StepInputs
 from headrace.ops.reference.attention import attend_fast
 from headrace.ops.reference.experts import Routes, combine, route
 from headrace.ops.reference.step import Form, PagedCache, Step
@@ -33,6 +33,8 @@ class ModelOps:
     one thread a row's bits do not depend on its company: slow, for tests of the engine.
     """
 
+    keeps_blocks = False
+
     def __init__(self, dtype: str = "float32", num_threads: int | None = None, fixed_rows: int | None = None) -> None:
         self.dtype = dtype
         self._dtype = DTYPES[dtype]
@@ -40,7 +42,9 @@ class ModelOps:
         if num_threads is not None:
             torch.set_num_threads(num_threads)
 
-    def weight(self, array: NDArray[Any]) -> Weight:
+    def weight(self, array: NDArray[Any] | QuantizedMatrix) -> Weight:
+        if isinstance(array, QuantizedMatrix):
+            array = array.dequantize()
         return Weight(to_torch(array).to(self._dtype), may_pack=self._fixed_rows is None)
 
     def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> PagedCache:
