@@ -48,6 +48,11 @@ inline void require_same(const View& a, const View& b, const char* what) {
   require(a.rows == b.rows && a.cols == b.cols && a.type == b.type, what);
 }
 
+// b may be bf16 where a is f32.
+inline void require_narrower(const View& a, const View& b, const char* what) {
+  require(a.rows == b.rows && a.cols == b.cols && (a.type == b.type || a.type == Type::f32), what);
+}
+
 inline void check_experts(const std::vector<const PackedWeight*>& gate_up, const std::vector<const PackedWeight*>& down,
                           i64 hidden) {
   require(!gate_up.empty() && gate_up.size() == down.size(), "experts: each has two matrices");

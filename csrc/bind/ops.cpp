@@ -19,7 +19,7 @@ void run(Machine& machine, void (*kernel)(const Op&, Team&), const Op& op) {
 void linear(Machine& machine, const Input& x, const PackedWeight& weight, const nb::object& bias, const Array& y) {
   const View in = view_of(x), out = view_of(y);
   require(in.rows == out.rows && in.cols == weight.k && out.cols == weight.n, "linear: shapes do not fit");
-  require(in.type == weight.type && (out.type == in.type || out.type == Type::f32), "linear: types do not fit");
+  require((in.type == weight.type || in.type == Type::f32) && (out.type == weight.type || out.type == Type::f32), "linear: types do not fit");
   const float* added = nullptr;
   Floats values;
   if (!bias.is_none()) {
@@ -32,30 +32,24 @@ void linear(Machine& machine, const Input& x, const PackedWeight& weight, const 
 
 void embed(Machine& machine, const Ints& token_ids, const PackedWeight& table, const Array& y) {
   const View out = view_of(y);
-  require(out.rows == static_cast<i64>(token_ids.shape(0)) && out.cols == table.k && out.type == table.type,
+  require(out.rows == static_cast<i64>(token_ids.shape(0)) && out.cols == table.k && (out.type == table.type || out.type == Type::f32),
           "embed: shapes or types do not fit");
   for (i64 i = 0; i < out.rows; i++)
     require(token_ids.data()[i] >= 0 && token_ids.data()[i] < table.n, "embed: no such token id");
   run(machine, machine.kernels.embed, Embed{token_ids.data(), &table, out});
 }
 
-void rms_norm(Machine& machine, const Input& x, const nb::object& residual, const Floats& weight, float eps,
-              float offset, const Array& y) {
+void rms_norm(Machine& machine, const Input& x, const Floats& weight, float eps, float offset, const Array& y) {
   const View in = view_of(x), out = view_of(y);
   const i64 dim = static_cast<i64>(weight.shape(0));
-  require_same(in, out, "rms_norm: shapes or types do not fit");
+  require_narrower(in, out, "rms_norm: shapes or types do not fit");
   require(dim > 0 && in.cols % dim == 0, "rms_norm: the weight does not fit");
-  View kept;
-  if (!residual.is_none()) {
-    kept = view_of(nb::cast<Array>(residual));
-    require_same(in, kept, "rms_norm: the residual does not fit");
-  }
-  run(machine, machine.kernels.rms_norm, RmsNorm{in, kept, out, weight.data(), dim, eps, offset});
+  run(machine, machine.kernels.rms_norm, RmsNorm{in, out, weight.data(), dim, eps, offset});
 }
 
 void layer_norm(Machine& machine, const Input& x, const Floats& weight, const Floats& bias, float eps, const Array& y) {
   const View in = view_of(x), out = view_of(y);
-  require_same(in, out, "layer_norm: shapes or types do not fit");
+  require_narrower(in, out, "layer_norm: shapes or types do not fit");
   require(static_cast<i64>(weight.shape(0)) == in.cols && static_cast<i64>(bias.shape(0)) == in.cols,
           "layer_norm: weight or bias do not fit");
   run(machine, machine.kernels.layer_norm, LayerNorm{in, out, weight.data(), bias.data(), eps});
@@ -110,7 +104,7 @@ void glu(Machine& machine, const Input& gate_up, int activation, const Array& y)
 
 void add(Machine& machine, const Input& x, const Input& y, const Array& out) {
   const Add op{view_of(x), view_of(y), view_of(out)};
-  require_same(op.x, op.y, "add: shapes or types do not fit");
+  require_narrower(op.x, op.y, "add: shapes or types do not fit");
   require_same(op.x, op.out, "add: shapes or types do not fit");
   run(machine, machine.kernels.add, op);
 }
@@ -151,8 +145,7 @@ void attend(Machine& machine, const Input& q, const Input& k, const Input& v, Ca
 void bind_ops(nb::class_<Machine>& machine) {
   machine.def("linear", &linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("y"))
       .def("embed", &embed)
-      .def("rms_norm", &rms_norm, nb::arg("x"), nb::arg("residual").none(), nb::arg("weight"), nb::arg("eps"),
-           nb::arg("offset"), nb::arg("y"))
+      .def("rms_norm", &rms_norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("offset"), nb::arg("y"))
       .def("layer_norm", &layer_norm)
       .def("activate", &activate)
       .def("cap", &cap)

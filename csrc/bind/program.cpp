@@ -46,7 +46,7 @@ class Program {
   }
 
   void embed(const PackedWeight& table, bool by_position, Place y) {
-    require(table.k == y.cols && table.type == room(y).type, "embed: shapes or types do not fit");
+    require(table.k == y.cols && (table.type == room(y).type || room(y).type == Type::f32), "embed: shapes or types do not fit");
     if (by_position) know_positions(table.n);
     else vocab_ = table.n;
     record("embed", [this, &table, by_position, y](const Step& s, Team& t) {
@@ -63,26 +63,26 @@ class Program {
   }
 
   void linear(Place x, const PackedWeight& weight, const nb::object& bias, Place y) {
-    require(x.cols == weight.k && y.cols == weight.n && room(x).type == weight.type, "linear: shapes do not fit");
+    require(x.cols == weight.k && y.cols == weight.n && (room(x).type == weight.type || room(x).type == Type::f32) &&
+                (room(y).type == weight.type || room(y).type == Type::f32), "linear: shapes do not fit");
     const float* added = bias.is_none() ? nullptr : nb::cast<Floats>(bias).data();
     record("linear", [this, x, &weight, added, y](const Step& s, Team& t) {
       machine_.kernels.linear({view(x, s), &weight, added, view(y, s)}, t);
     });
   }
 
-  void rms_norm(Place x, const nb::object& residual, const Floats& weight, float eps, float offset, Place y) {
+  void rms_norm(Place x, const Floats& weight, float eps, float offset, Place y) {
     const float* factors = weight.data();
     const i64 dim = static_cast<i64>(weight.shape(0));
-    require(dim > 0 && x.cols % dim == 0 && x.cols == y.cols, "rms_norm: shapes do not fit");
-    const bool adds = !residual.is_none();
-    const Place kept = adds ? nb::cast<Place>(residual) : Place{};
-    record("rms_norm", [this, x, adds, kept, factors, dim, eps, offset, y](const Step& s, Team& t) {
-      machine_.kernels.rms_norm({view(x, s), adds ? view(kept, s) : View{}, view(y, s), factors, dim, eps, offset}, t);
+    require(dim > 0 && x.cols % dim == 0 && x.cols == y.cols && is_narrower(y, x), "rms_norm: shapes do not fit");
+    record("rms_norm", [this, x, factors, dim, eps, offset, y](const Step& s, Team& t) {
+      machine_.kernels.rms_norm({view(x, s), view(y, s), factors, dim, eps, offset}, t);
     });
   }
 
   void layer_norm(Place x, const Floats& weight, const Floats& bias, float eps, Place y) {
-    require(static_cast<i64>(weight.shape(0)) == x.cols && static_cast<i64>(bias.shape(0)) == x.cols && x.cols == y.cols,
+    require(static_cast<i64>(weight.shape(0)) == x.cols && static_cast<i64>(bias.shape(0)) == x.cols && x.cols == y.cols &&
+                is_narrower(y, x),
             "layer_norm: shapes do not fit");
     record("layer_norm", [this, x, factors = weight.data(), added = bias.data(), eps, y](const Step& s, Team& t) {
       machine_.kernels.layer_norm({view(x, s), view(y, s), factors, added, eps}, t);
@@ -124,12 +124,12 @@ class Program {
   }
 
   void add(Place x, Place y, Place out) {
-    require(x.cols == y.cols && x.cols == out.cols, "add: shapes do not fit");
+    require(x.cols == y.cols && x.cols == out.cols && room(x).type == room(out).type && is_narrower(y, x), "add: shapes do not fit");
     record("add", [this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
   }
 
   void scale(Place x, float factor, Place out) {
-    require(x.cols == out.cols, "scale: shapes do not fit");
+    require(x.cols == out.cols && room(x).type == room(out).type, "scale: shapes do not fit");
     record("scale", [this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
   }
 
@@ -217,6 +217,7 @@ class Program {
     ops_.push_back(std::make_unique<Recorded<Body>>(name, std::move(body)));
   }
 
+  bool is_narrower(Place a, Place b) const { return room(a).type == room(b).type || room(b).type == Type::f32; }
   const Room& room(Place p) const { return rooms_.at(p.buffer); }
 
   View view(Place p, const Step& step) const {
@@ -280,8 +281,8 @@ void bind_program(nb::module_& module) {
       .def("angles", &Program::angles, nb::keep_alive<1, 2>())
       .def("linear", &Program::linear, nb::arg("x"), nb::arg("weight"), nb::arg("bias").none(), nb::arg("y"),
            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
-      .def("rms_norm", &Program::rms_norm, nb::arg("x"), nb::arg("residual").none(), nb::arg("weight"), nb::arg("eps"),
-           nb::arg("offset"), nb::arg("y"), nb::keep_alive<1, 4>())
+      .def("rms_norm", &Program::rms_norm, nb::arg("x"), nb::arg("weight"), nb::arg("eps"), nb::arg("offset"), nb::arg("y"),
+           nb::keep_alive<1, 3>())
       .def("layer_norm", &Program::layer_norm, nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
       .def("activate", &Program::activate)
       .def("route", &Program::route)

@@ -49,10 +49,9 @@ struct Embed {
   View y;
 };
 
-// y = rms_norm(x) · (offset + weight) over groups of `dim` values; with `residual`: residual += x first, and that is
-// normed.
+// y = rms_norm(x) · (offset + weight) over groups of `dim` values. y may be bf16 where x is f32.
 struct RmsNorm {
-  View x, residual, y;  // residual.data may be null
+  View x, y;
   const float* weight;  // [dim]
   i64 dim;
   float eps, offset;
@@ -76,7 +75,7 @@ struct Activate {
 };
 
 struct Add {
-  View x, y, out;
+  View x, y, out;  // out is of x's type; y may be bf16 where they are f32
 };
 struct Scale {
   View x, out;

@@ -14,8 +14,8 @@ float sum_of_squares(const T* x, i64 size) {
   return sum(total);
 }
 
-template <class T>
-void norm_row(const T* x, const float* weight, T* y, i64 dim, float eps, float offset) {
+template <class In, class Out>
+void norm_row(const In* x, const float* weight, Out* y, i64 dim, float eps, float offset) {
   const float mean = sum_of_squares(x, dim) / static_cast<float>(dim);
   const F16 scale = set(1.0f / __builtin_sqrtf(mean + eps)), added = set(offset);
   by_sixteen(dim, [&](i64 i, i64 n) {
@@ -30,8 +30,8 @@ F16 centered(const T* x, F16 mean, i64 n) {
   return keep(sub(load_up_to(x, n), mean), 0, n, set(0.0f));
 }
 
-template <class T>
-void layer_norm_row(const T* x, const float* weight, const float* bias, T* y, i64 dim, float eps) {
+template <class In, class Out>
+void layer_norm_row(const In* x, const float* weight, const float* bias, Out* y, i64 dim, float eps) {
   F16 total = set(0.0f), squares = set(0.0f);
   by_sixteen(dim, [&](i64 i, i64 n) { total = add(total, load_up_to(x + i, n)); });
   const F16 mean = set(sum(total) / static_cast<float>(dim));
@@ -46,28 +46,24 @@ void layer_norm_row(const T* x, const float* weight, const float* bias, T* y, i6
   });
 }
 
-template <class T>
+template <class In, class Out>
 void layer_norm_as(const LayerNorm& op, Team& team) {
   for_rows(team, op.x.rows, op.x.cols, [&](i64 r) {
-    layer_norm_row(op.x.row<T>(r), op.weight, op.bias, op.y.row<T>(r), op.x.cols, op.eps);
+    layer_norm_row(op.x.row<In>(r), op.weight, op.bias, op.y.row<Out>(r), op.x.cols, op.eps);
   });
 }
 
-template <class T>
-void add_row(const T* x, const T* y, T* out, i64 size) {
+template <class T, class Other>
+void add_row(const T* x, const Other* y, T* out, i64 size) {
   by_sixteen(size, [&](i64 i, i64 n) { store_up_to(out + i, add(load_up_to(x + i, n), load_up_to(y + i, n)), n); });
 }
 
-template <class T>
+template <class In, class Out>
 void rms_norm_as(const RmsNorm& op, Team& team) {
   for_rows(team, op.x.rows, op.x.cols, [&](i64 r) {
-    const T* x = op.x.row<T>(r);
-    if (op.residual.data) {
-      T* residual = op.residual.row<T>(r);
-      add_row(residual, x, residual, op.x.cols);
-      x = residual;
-    }
-    for (i64 i = 0; i < op.x.cols; i += op.dim) norm_row(x + i, op.weight, op.y.row<T>(r) + i, op.dim, op.eps, op.offset);
+    const In* x = op.x.row<In>(r);
+    for (i64 i = 0; i < op.x.cols; i += op.dim)
+      norm_row(x + i, op.weight, op.y.row<Out>(r) + i, op.dim, op.eps, op.offset);
   });
 }
 
@@ -78,7 +74,7 @@ void glu_rows(const Glu& op, Team& team) {
     const T *gate = op.gate_up.row<T>(r), *up = gate + inner;
     T* y = op.y.row<T>(r);
     by_sixteen(inner, [&](i64 i, i64 n) {
-      store_up_to(y + i, mul(rounded<T>(Gate(load_up_to(gate + i, n))), load_up_to(up + i, n)), n);
+      store_up_to(y + i, mul(Gate(load_up_to(gate + i, n)), load_up_to(up + i, n)), n);
     });
   });
 }
@@ -123,10 +119,10 @@ inline void cap(const Cap& op, Team& team) {
   });
 }
 
-template <class T>
+template <class T, class Other>
 void add_as(const Add& op, Team& team) {
   for_rows(team, op.out.rows, op.out.cols,
-           [&](i64 r) { add_row(op.x.row<T>(r), op.y.row<T>(r), op.out.row<T>(r), op.out.cols); });
+           [&](i64 r) { add_row(op.x.row<T>(r), op.y.row<Other>(r), op.out.row<T>(r), op.out.cols); });
 }
 
 template <class T>
@@ -163,9 +159,24 @@ void rotate_as(const Rotate& op, Team& team) {
   });
 }
 
-inline void embed_row_bf16(const PackedWeight& w, i64 id, u16* y) {
+inline void put_one(u16* y, float value) {
+  float lanes[16] = {value};
+  store_some(y, load(lanes), 1);
+}
+inline void put_one(float* y, float value) { *y = value; }
+
+template <class T>
+void embed_row_bf16(const PackedWeight& w, i64 id, T* y) {
   const u16* base = w.data.as<u16>() + id / kColumns * w.k_padded * kColumns + id % kColumns / 16 * 512 + id % 16 * 2;
-  for (i64 k = 0; k < w.k; k++) y[k] = base[k / kTileK * 1024 + k % kTileK / 2 * 32 + k % 2];
+  for (i64 k = 0; k < w.k; k++) {
+    const u16 value = base[k / kTileK * 1024 + k % kTileK / 2 * 32 + k % 2];
+    if constexpr (sizeof(T) == 2) {
+      y[k] = value;
+    } else {
+      const u32 bits = u32{value} << 16;
+      std::memcpy(y + k, &bits, 4);
+    }
+  }
 }
 
 inline float code_of(const PackedWeight& w, i64 id, i64 k) {
@@ -180,24 +191,30 @@ inline float scale_of(const PackedWeight& w, const char* group, i64 column) {
   return w.is_half ? half_to_float(reinterpret_cast<const u16*>(group)[column]) : reinterpret_cast<const float*>(group)[column];
 }
 
-inline void embed_row_of_integers(const PackedWeight& w, i64 id, u16* y) {
+template <class T>
+void embed_row_of_integers(const PackedWeight& w, i64 id, T* y) {
   for (i64 k = 0; k < w.k; k++) {
     const i64 group = id / kColumns * (w.k_padded / w.group) + k / w.group;
     const char* at = w.scales.as<char>() + group * w.group_bytes();
     const float minimum = w.has_minimum ? scale_of(w, at + kColumns * w.scale_bytes(), id % kColumns) : 0.0f;
-    float lanes[16] = {__builtin_fmaf(code_of(w, id, k), scale_of(w, at, id % kColumns), minimum)};
-    store_some(y + k, load(lanes), 1);
+    put_one(y + k, __builtin_fmaf(code_of(w, id, k), scale_of(w, at, id % kColumns), minimum));
   }
 }
 
-inline void embed(const Embed& op, Team& team) {
+template <class T>
+void embed_as(const Embed& op, Team& team) {
   const PackedWeight& w = *op.table;
   for_rows(team, op.y.rows, op.y.cols, [&](i64 r) {
     const i64 id = op.token_ids[r];
-    if (w.bits) return embed_row_of_integers(w, id, op.y.row<u16>(r));
-    if (w.type == Type::bf16) return embed_row_bf16(w, id, op.y.row<u16>(r));
-    std::memcpy(op.y.row<float>(r), w.data.as<float>() + id * w.k_padded, w.k * 4);
+    T* y = op.y.row<T>(r);
+    if (w.bits) return embed_row_of_integers(w, id, y);
+    if (w.type == Type::bf16) return embed_row_bf16(w, id, y);
+    std::memcpy(static_cast<void*>(y), w.data.as<float>() + id * w.k_padded, w.k * 4);
   });
+}
+inline void embed(const Embed& op, Team& team) {
+  if (op.y.type == Type::f32) return embed_as<float>(op, team);
+  embed_as<u16>(op, team);
 }
 
 inline void gather(const Gather& op, Team& team) {
@@ -214,13 +231,23 @@ inline void gather(const Gather& op, Team& team) {
     if (op.which.type == Type::f32) return name##_as<float>(op, team); \
     name##_as<u16>(op, team);                                   \
   }
-HEADRACE_BY_TYPE(rms_norm, RmsNorm, x)
-HEADRACE_BY_TYPE(layer_norm, LayerNorm, x)
 HEADRACE_BY_TYPE(activate, Activate, y)
 HEADRACE_BY_TYPE(glu, Glu, y)
-HEADRACE_BY_TYPE(add, Add, out)
 HEADRACE_BY_TYPE(scale, Scale, out)
 HEADRACE_BY_TYPE(rotate, Rotate, out)
 #undef HEADRACE_BY_TYPE
+
+// A step's residual is f32 though its products take bf16.
+#define HEADRACE_BY_TWO_TYPES(name, Op, first, second)                                                   \
+  inline void name(const Op& op, Team& team) {                                                           \
+    FlushDenormals flush;                                                                                \
+    if (op.first.type == Type::bf16) return name##_as<u16, u16>(op, team);                               \
+    if (op.second.type == Type::bf16) return name##_as<float, u16>(op, team);                            \
+    name##_as<float, float>(op, team);                                                                   \
+  }
+HEADRACE_BY_TWO_TYPES(rms_norm, RmsNorm, x, y)
+HEADRACE_BY_TWO_TYPES(layer_norm, LayerNorm, x, y)
+HEADRACE_BY_TWO_TYPES(add, Add, x, y)
+#undef HEADRACE_BY_TWO_TYPES
 
 }  // namespace headrace::HEADRACE_NS

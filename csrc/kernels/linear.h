@@ -4,16 +4,21 @@
 
 namespace headrace::HEADRACE_NS {
 
+// Rounds to bf16 what is not.
+template <class Dot, class T>
+void widen_row(const T* from, i64 k, i64 k_padded, typename Dot::Value* row) {
+  by_sixteen(k_padded, [&](i64 i, i64) {
+    if (i + 16 <= k) return Dot::put(row + i, load_any(from + i));
+    Dot::put(row + i, i < k ? load_some(from + i, k - i) : set(0.0f));
+  });
+}
+
 // Rows [first, first + count) of x as the dot product takes them, [count][k_padded], zeros behind k.
 template <class Dot>
 void widen_rows(const View& x, i64 first, i64 count, i64 k, i64 k_padded, typename Dot::Value* to) {
   for (i64 r = 0; r < count; r++) {
-    const u16* from = x.row<u16>(first + r);
-    typename Dot::Value* row = to + r * k_padded;
-    by_sixteen(k_padded, [&](i64 i, i64) {
-      if (i + 16 <= k) return Dot::put(row + i, load_bf16(from + i));
-      Dot::put(row + i, i < k ? load_some(from + i, k - i) : set(0.0f));
-    });
+    if (x.type == Type::f32) widen_row<Dot>(x.row<float>(first + r), k, k_padded, to + r * k_padded);
+    else widen_row<Dot>(x.row<u16>(first + r), k, k_padded, to + r * k_padded);
   }
 }
 
@@ -102,12 +107,12 @@ void columns_times_rows(const Linear& op, i64 column_block, const Rows<Dot>& x, 
   }
 }
 
-// The sum of each group of a row: lanes of 16 values, summed pairwise.
-inline void sum_groups(const u16* x, i64 k, const PackedWeight& w, float* sums) {
+// The sum of each group of a row as the kernel takes it: lanes of 16 values, summed pairwise.
+template <class Value>
+void sum_groups(const Value* x, const PackedWeight& w, float* sums) {
   for (i64 g = 0; g < w.k_padded / w.group; g++) {
     F16 lanes = set(0.0f);
-    for (i64 i = g * w.group; i < (g + 1) * w.group; i += 16)
-      lanes = add(lanes, i + 16 <= k ? load_bf16(x + i) : i < k ? load_some(x + i, k - i) : set(0.0f));
+    for (i64 i = g * w.group; i < (g + 1) * w.group; i += 16) lanes = add(lanes, load_any(x + i));
     sums[g] = sum(lanes);
   }
 }
@@ -148,7 +153,7 @@ void linear_bf16(const Linear& op, Team& team) {
     if (widened != block) {
       widen_rows<Dot>(op.x, first_row, num_rows, w.k, w.k_padded, a);
       if (w.has_minimum)
-        for (i64 r = 0; r < num_rows; r++) sum_groups(op.x.row<u16>(first_row + r), w.k, w, sums + r * num_groups);
+        for (i64 r = 0; r < num_rows; r++) sum_groups(a + r * w.k_padded, w, sums + r * num_groups);
     }
     widened = block;
     const i64 first = task % cut.num_column_tasks * cut.columns_per_task;

@@ -52,4 +52,4 @@ class RowLinear:
         return cls(ops, comm, matrix, weights.get(f"{name}.bias", num_outputs) if has_bias else None)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return self._comm.all_reduce(self._ops.linear(x, self.weight, self.bias))
+        return self._comm.all_reduce(self._ops.linear(x, self.weight, self.bias, is_summand=True))

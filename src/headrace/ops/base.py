@@ -203,8 +203,8 @@ class Ops(SamplingOps, Protocol):
     def embed(self, ids: Ints, table: Weight) -> Tensor:
         """[T], [vocab, hidden] → [T, hidden]; the step's token ids, or its positions where those are learned."""
 
-    def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None) -> Tensor:
-        """[T, in], [out, in], [out] → [T, out]"""
+    def linear(self, x: Tensor, weight: Weight, bias: Weight | None = None, is_summand: bool = False) -> Tensor:
+        """[T, in], [out, in], [out] → [T, out]. What is only added to something may be kept in fp32 until then."""
 
     def rms_norm(self, x: Tensor, weight: Weight, eps: float, offset: float = 0.0) -> Tensor:
         """[…, dim] → […, dim]: x / rms(x) × (offset + weight), all in fp32 and rounded once"""

@@ -89,8 +89,24 @@ def test_shapes_and_types_that_do_not_fit_are_refused():
     weight = ops.weight(numbers("bfloat16", 8, 32))
     with pytest.raises(ValueError, match="shapes do not fit"):
         ops.linear(numbers("bfloat16", 2, 31), weight)
+    in_fp32 = ops_of(ISAS[-1], 1, "float32")
     with pytest.raises(ValueError, match="types do not fit"):
-        ops.linear(numbers("float32", 2, 32), weight)
+        in_fp32.linear(numbers("bfloat16", 2, 32), in_fp32.weight(numbers("float32", 8, 32)))
+
+
+def test_what_layers_add_up_is_rounded_to_bf16_where_it_is_multiplied():
+    x, weight = numbers("float32", 5, 70), numbers("bfloat16", 8, 70)
+    wide = assert_same_on_all("bfloat16", lambda ops: ops.linear(x, ops.weight(weight)))
+    ops = ops_of(ISAS[-1], 1, "bfloat16")
+    assert wide.tobytes() == ops.linear(to_bfloat16(x), ops.weight(weight)).tobytes()
+
+
+def test_a_summand_is_not_rounded():
+    x, weight = numbers("bfloat16", 5, 70), numbers("bfloat16", 8, 70)
+    ops = ops_of(ISAS[-1], 1, "bfloat16")
+    summand = ops.linear(x, ops.weight(weight), is_summand=True)
+    assert summand.dtype == np.float32
+    assert to_bfloat16(summand).tobytes() == ops.linear(x, ops.weight(weight)).tobytes()
 
 
 def test_the_float_mode_of_the_thread_is_what_it_was():

@@ -38,7 +38,8 @@ class EagerStep:
 
 
 class ModelOps:
-    """`dtype` is float32 or bfloat16. `num_threads` None is one per allowed core; `isa` None is HEADRACE_ISA or the
+    """`dtype` is float32 or bfloat16, that of weights, caches and what products take; what layers add up stays float32
+    between them. `num_threads` None is one per allowed core; `isa` None is HEADRACE_ISA or the
     fastest that the machine has and that gives the bits of all others. `numerics` fast may take one of other bits."""
 
     def __init__(
@@ -83,14 +84,16 @@ class ModelOps:
     def embed(self, ids: Any, table: _native.Weight) -> Any:
         if isinstance(ids, SymbolicIds):
             return ids.recorder.embed(ids, table)
-        out = self._room(ids.size, table.shape[1])
+        out = np.empty((ids.size, table.shape[1]), np.float32)
         self.machine.embed(ids, table, out)
         return out
 
-    def linear(self, x: Any, weight: _native.Weight, bias: Floats | None = None) -> Any:
+    def linear(
+        self, x: Any, weight: _native.Weight, bias: Floats | None = None, is_summand: bool = False
+    ) -> Any:
         if isinstance(x, Symbol):
-            return x.recorder.linear(x, weight, bias)
-        out = self._room(x.shape[0], weight.shape[0])
+            return x.recorder.linear(x, weight, bias, is_summand)
+        out = np.empty((x.shape[0], weight.shape[0]), np.float32 if is_summand else self._item)
         self.machine.linear(x, weight, bias, out)
         return out
 
@@ -98,7 +101,7 @@ class ModelOps:
         if isinstance(x, Symbol):
             return x.recorder.rms_norm(x, weight, eps, offset)
         out = self._room(*x.shape)
-        self.machine.rms_norm(x, None, weight, eps, offset, out)
+        self.machine.rms_norm(x, weight, eps, offset, out)
         return out
 
     def layer_norm(self, x: Any, weight: Floats, bias: Floats, eps: float) -> Any:
@@ -111,14 +114,15 @@ class ModelOps:
     def add(self, x: Any, y: Any) -> Any:
         if isinstance(x, Symbol):
             return x.recorder.add(x, y)
-        out = self._room(*x.shape)
-        self.machine.add(x, y, out)
+        wide, other = (x, y) if x.dtype == np.float32 else (y, x)
+        out = np.empty_like(wide)
+        self.machine.add(wide, other, out)
         return out
 
     def scale(self, x: Any, factor: float) -> Any:
         if isinstance(x, Symbol):
             return x.recorder.scale(x, factor)
-        out = self._room(*x.shape)
+        out = np.empty_like(x)
         self.machine.scale(x, factor, out)
         return out
 
@@ -196,7 +200,7 @@ class ModelOps:
         return out
 
     def gather(self, x: Array, rows: Ints) -> Array:
-        out = self._room(len(rows), x.shape[1])
+        out = np.empty((len(rows), x.shape[1]), x.dtype)
         self.machine.gather(x, np.ascontiguousarray(rows, np.int32), out)
         return out
 

@@ -40,6 +40,10 @@ class Symbol:
     def place(self) -> _native.Place:
         return _native.Place(self._buffer.number, self._offset, self.cols)
 
+    @property
+    def is_bf16(self) -> bool:
+        return self._buffer.kind[1]
+
     def split_heads(self, sizes: Sequence[int], head_dim: int) -> tuple[Symbol, ...]:
         """The same buffer, side by side."""
         parts, offset = [], self._offset
@@ -95,7 +99,7 @@ class Recorder:
         return Symbol(self, buffer, 0, shape)
 
     def embed(self, ids: SymbolicIds, table: _native.Weight) -> Symbol:
-        out = self._room(table.shape[1])
+        out = self._room(table.shape[1], is_bf16=False)
         self.program.embed(table, ids.are_positions, out.place)
         return out
 
@@ -104,14 +108,14 @@ class Recorder:
         self.program.angles(table, out.place)
         return out
 
-    def linear(self, x: Symbol, weight: _native.Weight, bias: Floats | None) -> Symbol:
-        out = self._room(weight.shape[0])
+    def linear(self, x: Symbol, weight: _native.Weight, bias: Floats | None, is_summand: bool) -> Symbol:
+        out = self._room(weight.shape[0], is_bf16=self._is_bf16 and not is_summand)
         self.program.linear(x.place, weight, bias, out.place)
         return out
 
     def rms_norm(self, x: Symbol, weight: Floats, eps: float, offset: float) -> Symbol:
         out = self._room(*x.shape)
-        self.program.rms_norm(x.place, None, weight, eps, offset, out.place)
+        self.program.rms_norm(x.place, weight, eps, offset, out.place)
         return out
 
     def layer_norm(self, x: Symbol, weight: Floats, bias: Floats, eps: float) -> Symbol:
@@ -139,12 +143,13 @@ class Recorder:
         return out
 
     def add(self, x: Symbol, y: Symbol) -> Symbol:
-        out = self._room(*x.shape)
-        self.program.add(x.place, y.place, out.place)
+        wide, other = (y, x) if x.is_bf16 and not y.is_bf16 else (x, y)
+        out = self._room(*x.shape, is_bf16=wide.is_bf16)
+        self.program.add(wide.place, other.place, out.place)
         return out
 
     def scale(self, x: Symbol, factor: float) -> Symbol:
-        out = self._room(*x.shape)
+        out = self._room(*x.shape, is_bf16=x.is_bf16)
         self.program.scale(x.place, factor, out.place)
         return out
 

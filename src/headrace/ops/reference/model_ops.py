@@ -67,7 +67,9 @@ class ModelOps:
     def embed(self, ids: Ints, table: Weight) -> torch.Tensor:
         return F.embedding(torch.from_numpy(ids), table.as_table())
 
-    def linear(self, x: torch.Tensor, weight: Weight, bias: Weight | None = None) -> torch.Tensor:
+    def linear(
+        self, x: torch.Tensor, weight: Weight, bias: Weight | None = None, is_summand: bool = False
+    ) -> torch.Tensor:
         added = None if bias is None else bias.plain
         if self._fixed_rows:
             return in_row_tiles(x, self._fixed_rows, lambda rows: F.linear(rows, weight.plain, added))
