@@ -233,6 +233,7 @@ def test_metadata_that_cannot_be_used_are_refused_in_one_line(write, case):
     ("extra", "words"),
     [
         (tensor("blk.0.ffn_gate_inp.weight", (4, HIDDEN)), "'blk.0.ffn_gate_inp.weight' is no part"),
+        (tensor("blk.0", (4, HIDDEN)), "'blk.0' is no part of a LlamaForCausalLM"),
         (divisors(*[1.0] * DIM), "rope_freqs.weight has 6 values for 6 dimensions"),
         (divisors(1.0, 0.0, 1.0), "divisors must be a list of positive numbers"),
         (divisors(1.0, float("nan"), 1.0), "divisors must be a list of positive numbers"),

@@ -176,8 +176,8 @@ class Layout:
             yield from ((full.replace(ONE_OF, str(i)), i) for i in range(shape[0]))
 
     def turn(self, name: str) -> Turn | None:
-        part = name.rpartition(".")[0]
-        return self.turns.get(part.split(".")[2] if part.startswith("blk.") else part)
+        found = PART.fullmatch(name)
+        return self.turns.get(found[2] if found else name.rpartition(".")[0])
 
 
 def gemma(architecture: str, norms: Mapping[str, str], **entries: str) -> Layout:

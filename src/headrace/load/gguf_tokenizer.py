@@ -3,57 +3,26 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from tokenizers import AddedToken, Regex, decoders, models, normalizers, pre_tokenizers
+from tokenizers import AddedToken, decoders, models, normalizers
 from tokenizers import Tokenizer as Backend
 
 from headrace.load.gguf import Strings
+from headrace.load.gguf_pre import PRE_TOKENIZERS, Pre, cutter
 from headrace.load.tokenizer import SPACE, Tokenizer
 from headrace.words.errors import ModelError, brief, nearest
 
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED = 1, 2, 3, 4
+UNSTRIPPED = ("<unk>", "<s>", "<|endoftext|>")
+"""Control tokens of Phi-3 that leave the white space behind them; its others take it, which no file says."""
 MAX_TOKENS = 1 << 21
 """And merges."""
 MAX_CUTS = 1 << 23
 """Of all tokens of a vocabulary whose merges are found by trying."""
 LONGEST_PIECE = 256
 """Characters of the longest token that merging may make; SentencePiece trains none above 16 unless asked."""
-
-
-class Pre(NamedTuple):
-    """How a byte-level vocabulary's text is cut before merging. No pattern: GPT-2's, the byte alphabet's own.
-
-    `takes_words` takes a piece that is a token as it is, unmerged; `composes` brings text to NFC first.
-    """
-
-    pattern: str | None = None
-    splits_digits: bool = False
-    takes_words: bool = False
-    composes: bool = False
-    adds_bos: bool = False
-
-
-LLAMA3 = (
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-ONE_DIGIT = LLAMA3.replace("{1,3}", "")
-TEKKEN = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*|\p{N}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-PRE_TOKENIZERS = {
-    **dict.fromkeys(("default", "gpt-2"), Pre()),
-    **dict.fromkeys(("smollm", "starcoder", "refact"), Pre(splits_digits=True)),
-    **dict.fromkeys(("llama-bpe", "llama3", "llama-v3"), Pre(LLAMA3, takes_words=True, adds_bos=True)),
-    "smaug-bpe": Pre(LLAMA3),
-    **dict.fromkeys(("qwen2", "deepseek-r1-qwen"), Pre(ONE_DIGIT, composes=True)),
-    "tekken": Pre(TEKKEN, takes_words=True, adds_bos=True),
-}
-"""By `tokenizer.ggml.pre`."""
 
 
 class Entries:
@@ -114,11 +83,14 @@ def tokenizer_from_gguf(metadata: Mapping[str, Any], file: str) -> Tokenizer:
     if kind == "gpt2":
         pre = pre_tokenizer(entries)
         backend, adds_bos = bytewise(entries, tokens, pre), pre.adds_bos
+        add_special(backend, tokens, kinds, strips=False, in_marks=False)
     elif kind == "llama":
+        tokens = spelt_with_marks(tokens, kinds)
         backend, adds_bos = sentencepiece(entries, tokens, kinds), True
+        strips, in_marks = metadata.get("general.architecture") == "phi3", not entries.flag("add_space_prefix", True)
+        add_special(backend, tokens, kinds, strips, in_marks)
     else:
         raise entries.refuse("model", f"{brief(kind)} is unknown; known are gpt2 and llama")
-    add_special(backend, tokens, kinds)
     ends = [entries.token_id(f"{name}_token_id", len(tokens)) for name in ("eos", "eot", "eom")]
     template = metadata.get("tokenizer.chat_template")
     return Tokenizer(
@@ -158,17 +130,7 @@ def bytewise(entries: Entries, tokens: Sequence[str], pre: Pre) -> Backend:
     return backend
 
 
-def cutter(pre: Pre) -> pre_tokenizers.PreTokenizer:
-    steps: list[pre_tokenizers.PreTokenizer] = []
-    if pre.splits_digits:
-        steps.append(pre_tokenizers.Digits(individual_digits=True))
-    if pre.pattern:
-        steps.append(pre_tokenizers.Split(Regex(pre.pattern), behavior="isolated"))
-    steps.append(pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=pre.pattern is None))
-    return pre_tokenizers.Sequence(steps)
-
-
-def sentencepiece(entries: Entries, tokens: Sequence[str], kinds: Sequence[int]) -> Backend:
+def sentencepiece(entries: Entries, tokens: list[str], kinds: Sequence[int]) -> Backend:
     """SentencePiece BPE: of two neighbours that form a token, those with the best score merge first; what has no token
     is spelt in bytes."""
     scores = entries.per_token("scores", len(tokens))
@@ -190,21 +152,44 @@ def sentencepiece(entries: Entries, tokens: Sequence[str], kinds: Sequence[int])
     return backend
 
 
+def spelt_with_marks(tokens: list[str], kinds: Sequence[int]) -> list[str]:
+    """Tokens of nothing but spaces are written with spaces in some files, with SentencePiece's marks in others."""
+    marked = [
+        SPACE * len(token) if kind == USER_DEFINED and is_run(token, " ") else token
+        for token, kind in zip(tokens, kinds, strict=True)
+    ]
+    return marked if len(set(marked)) == len(marked) else tokens
+
+
+def is_run(token: str, letter: str) -> bool:
+    return bool(token) and not token.strip(letter)
+
+
 def merges_by_score(tokens: Sequence[str], scores: Sequence[float], kinds: Sequence[int]) -> list[tuple[str, str]]:
-    """Every way to put a normal token together from two others, the best scored token first, then the lower ids."""
+    """Every way to put a token together from two others, the best scored token first, then the lower ids.
+
+    Only normal tokens, and user-defined ones of nothing but spaces: of these the longest first, before all others.
+    """
     ids = {token: i for i, token in enumerate(tokens) if kinds[i] == NORMAL}
+    runs = {token: i for i, token in enumerate(tokens) if kinds[i] == USER_DEFINED and is_run(token, SPACE)}
+    known = ids | runs
     merges = []
-    for token, i in ids.items():
+    for token, i in known.items():
         if len(token) > LONGEST_PIECE:
             continue
+        rank = (0, -len(token)) if token in runs else (1, -scores[i])
         parts = ((token[:cut], token[cut:]) for cut in range(1, len(token)))
-        merges += [(-scores[i], i, ids[a], ids[b], a, b) for a, b in parts if a in ids and b in ids]
+        merges += [(rank, i, known[a], known[b], a, b) for a, b in parts if a in known and b in known]
     return [(a, b) for *_, a, b in sorted(merges)]
 
 
-def add_special(backend: Backend, tokens: Sequence[str], kinds: Sequence[int]) -> None:
-    """Control tokens are special; user-defined ones are found in every text."""
+def add_special(backend: Backend, tokens: Sequence[str], kinds: Sequence[int], strips: bool, in_marks: bool) -> None:
+    """Control tokens are special; user-defined ones are found in every text. `strips` says that control tokens take
+    the white space behind them, `in_marks` that user-defined ones are looked for where spaces are marks already."""
     pairs = list(zip(tokens, kinds, strict=True))
     special = [t for t, kind in pairs if kind in (CONTROL, UNKNOWN)]
-    backend.add_special_tokens([AddedToken(token, special=True, normalized=False) for token in special])
-    backend.add_tokens([AddedToken(token, normalized=False) for token, kind in pairs if kind == USER_DEFINED])
+    backend.add_special_tokens(
+        [AddedToken(t, special=True, normalized=False, rstrip=strips and t not in UNSTRIPPED) for t in special]
+    )
+    found = [t for t, kind in pairs if kind == USER_DEFINED and not is_run(t, SPACE)]
+    backend.add_tokens([AddedToken(token, normalized=in_marks) for token in found])

@@ -28,15 +28,17 @@ def folder_tokenizer(folder: Path) -> Tokenizer:
     mark_special(backend, list(named.values()))
     ids = {name: backend.token_to_id(text) for name, text in named.items()}
     eos = ids.get("eos_token")
+    decoders = decoders_of(backend)
     has_template = backend.post_processor is not None
     return Tokenizer(
         backend,
-        is_bytewise=is_bytewise(backend),
+        is_bytewise="ByteLevel" in decoders,
         bos_token_id=ids.get("bos_token"),
         eos_token_ids=() if eos is None else (eos,),
         adds_bos=not has_template and settings.get("add_bos_token") is True,
         adds_eos=not has_template and settings.get("add_eos_token") is True,
         chat_template=chat_template(folder, settings),
+        continues=decoders.get("WordPiece", {}).get("prefix"),
     )
 
 
@@ -68,18 +70,17 @@ def mark_special(backend: Backend, texts: list[str]) -> None:
     backend.add_special_tokens([AddedToken(text, special=True, normalized=False) for text in new])
 
 
-def is_bytewise(backend: Backend) -> bool:
-    """Whether its decoder reads GPT-2's byte alphabet."""
+def decoders_of(backend: Backend) -> dict[str, Mapping[str, Any]]:
+    """The decoder, or those that it is a sequence of, by their types."""
     if backend.decoder is None:
-        return False
-    return "ByteLevel" in set(types_in(json.loads(backend.decoder.__getstate__())))
+        return {}
+    return {state.get("type", ""): state for state in states_in(json.loads(backend.decoder.__getstate__()))}
 
 
-def types_in(state: Any) -> Iterator[str]:
-    """The types of a decoder and of those that it is a sequence of."""
-    yield state.get("type", "")
+def states_in(state: Any) -> Iterator[Mapping[str, Any]]:
+    yield state
     for inner in state.get("decoders", ()):
-        yield from types_in(inner)
+        yield from states_in(inner)
 
 
 def chat_template(folder: Path, settings: Mapping[str, Any]) -> str | None:

@@ -24,6 +24,7 @@ ALPHABET = byte_alphabet()
 
 class Tokenizer:
     """`is_bytewise` says that tokens are written in GPT-2's byte alphabet; else spaces are ▁ and bytes may be `<0xNN>`.
+    Or `continues` marks the tokens that go on with a word, and all others have a space in front of them (WordPiece).
 
     `adds_bos` and `adds_eos` put those ids around every text that asks for special tokens, where the backend does not
     do it itself. A limit or a padding that the backend came with is taken off: here texts have their own length.
@@ -38,11 +39,13 @@ class Tokenizer:
         adds_bos: bool = False,
         adds_eos: bool = False,
         chat_template: str | None = None,
+        continues: str | None = None,
     ) -> None:
         backend.no_truncation()
         backend.no_padding()
         self._parsing = backend
         self._is_bytewise = is_bytewise
+        self._continues = continues
         self.bos_token_id = bos_token_id
         self.eos_token_ids = tuple(eos_token_ids)
         self.chat_template = chat_template
@@ -90,6 +93,8 @@ class Tokenizer:
             return b""
         if self._is_bytewise:
             return letters_to_bytes(piece)
+        if self._continues is not None:
+            return (piece.removeprefix(self._continues) if piece.startswith(self._continues) else f" {piece}").encode()
         if BYTE_PIECE.fullmatch(piece):
             return bytes([int(piece[3:5], 16)])
         return piece.replace(SPACE, " ").encode()
