@@ -33,7 +33,9 @@ def lint(root: Path, files: dict[str, str]) -> tuple[int, str]:
     for folder in {path.parent for path in root.rglob("*.py")}:
         (folder / "__init__.py").touch()
     shutil.copy(PROJECT / "pyproject.toml", root)
-    code = "from importlinter.cli import lint_imports_command as run; run(['--no-logo', '--no-cache'])"
+    # An editable install finds this project before PYTHONPATH is looked at.
+    code = "import sys; sys.meta_path[:] = [f for f in sys.meta_path if 'Redirecting' not in type(f).__name__]; "
+    code += "from importlinter.cli import lint_imports_command as run; run(['--no-logo', '--no-cache'])"
     environment = {**os.environ, "PYTHONPATH": str(root)}
     done = subprocess.run(
         [sys.executable, "-c", code], cwd=root, env=environment, capture_output=True, text=True, timeout=60

@@ -73,6 +73,8 @@ class ShapesOf:
 class NoOps:
     """Ops that keep nothing."""
 
+    keeps_blocks = False
+
     def __init__(self, dtype: str) -> None:
         self.dtype = dtype
 
