@@ -111,6 +111,16 @@ def test_prompt_logprobs_have_vllm_s_shape():
     assert first is None and all({"logprob", "rank", "decoded_token"} == set(e) for p in others for e in p.values())
 
 
+def test_a_text_without_special_tokens_is_tokenized_all_the_same():
+    async def work(c):
+        long = "the world " * 3_000
+        refused = await c.post(PATH, {"prompt": long, "add_special_tokens": False})
+        return texts(await c.complete("hello", add_special_tokens=False)), texts(await c.complete("hello")), refused
+
+    without, with_them, refused = within(work)
+    assert without == with_them and refused.status_code == 400 and "9000 tokens" in refused.text
+
+
 def test_only_the_last_tokens_of_a_prompt_are_kept_when_asked():
     async def work(c):
         cut = await c.complete([*b"abcdefgh"], max_tokens=4, truncate_prompt_tokens=3)

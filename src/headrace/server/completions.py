@@ -69,7 +69,9 @@ async def _check(service: Service, request: Request, body: CompletionRequest) ->
     if body.best_of not in (None, 1, body.n):
         raise bad_request("best_of", "is not supported beside n; leave it out")
     params = _params(service, body)
-    prompts = [_with_ids(service, body, p) for p in split_prompts(body.prompt, service.settings.max_prompts, "prompt")]
+    prompts = [
+        await _with_ids(service, body, p) for p in split_prompts(body.prompt, service.settings.max_prompts, "prompt")
+    ]
     checked = await check_all(service.llm, prompts, params, body.priority, "prompt", body.truncate_prompt_tokens)
     return CompletionJob(
         body=body,
@@ -94,15 +96,11 @@ def _params(service: Service, body: CompletionRequest) -> SamplingParams:
     return sampling_params(service.llm, body, **more)
 
 
-def _with_ids(service: Service, body: CompletionRequest, prompt: Prompt) -> Prompt:
+async def _with_ids(service: Service, body: CompletionRequest, prompt: Prompt) -> Prompt:
     """A text that asks for no special tokens is tokenized here."""
     if not isinstance(prompt, str) or body.add_special_tokens is not False:
         return prompt
-    limit = service.llm.engine.inputs.bounds.limits.prompt_chars
-    if len(prompt) > limit:
-        raise bad_request("prompt", f"at most {limit} characters are read, got {len(prompt)}; shorten it")
-    ids = service.llm.engine.tokenizer.encode(prompt, add_special_tokens=False)
-    return {"prompt": prompt, "prompt_token_ids": ids}
+    return {"prompt": prompt, "prompt_token_ids": await service.encode(prompt, False, "prompt")}
 
 
 def answer(job: CompletionJob, outputs: Sequence[RequestOutput]) -> dict[str, Any]:

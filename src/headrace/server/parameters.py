@@ -18,8 +18,6 @@ SAME_NAMES = (
     "include_stop_str_in_output ignore_eos min_tokens max_tokens prompt_logprobs allowed_token_ids bad_words "
     "skip_special_tokens spaces_between_special_tokens cache_salt user"
 ).split()
-PROMPTS_PER_TURN = 16
-"""Prompts that are tokenized before other requests get their turn."""
 
 
 def given(body: Body, names: Sequence[str]) -> dict[str, Any]:
@@ -88,7 +86,7 @@ async def check_all(
     _check_number(llm, len(prompts) * max(1, params.n if isinstance(params, SamplingParams) else 1), params)
     found = []
     for number, prompt in enumerate(prompts):
-        if number and number % PROMPTS_PER_TURN == 0:
+        if number:
             await asyncio.sleep(0)
         if truncate is not None:
             prompt = await _truncated(llm, prompt, truncate, names)

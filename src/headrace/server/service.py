@@ -11,8 +11,8 @@ from typing import Any
 from starlette.requests import Request
 
 from headrace.engine.chat import RenderedChat
-from headrace.engine.host import AsyncLLM
-from headrace.engine.inputs import Checked
+from headrace.engine.host import LONG_TEXT_CHARS, AsyncLLM
+from headrace.engine.inputs import Checked, clean_text
 from headrace.server.beside import Beside
 from headrace.server.body import read_json
 from headrace.server.books import Books
@@ -69,6 +69,17 @@ class Service:
     async def read(self, request: Request) -> dict[str, Any]:
         """The JSON object in the body of a request."""
         return await read_json(request, self.settings)
+
+    async def encode(self, text: str, adds_special_tokens: bool, param: str) -> list[int]:
+        """Token ids of a text, a long one beside the event loop."""
+        limit = self.llm.engine.inputs.bounds.limits.prompt_chars
+        if len(text) > limit:
+            raise bad_request(param, f"at most {limit} characters are read, got {len(text)}; shorten it")
+
+        def work() -> list[int]:
+            return self.llm.engine.tokenizer.encode(clean_text(text), add_special_tokens=adds_special_tokens)
+
+        return await asyncio.to_thread(work) if len(text) > LONG_TEXT_CHARS else work()
 
     def check_model(self, name: str | None) -> str:
         """The name that the answer says; 404 for one that nobody serves."""

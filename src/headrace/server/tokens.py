@@ -7,7 +7,6 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
-from headrace.engine.inputs import clean_text
 from headrace.server.errors import bad_request
 from headrace.server.logprobs import token_text
 from headrace.server.protocol.fields import check_extra
@@ -30,15 +29,8 @@ async def tokenize(service: Service, request: Request) -> Response:
         chat = await service.render(body.messages, generates, continues, body.chat_template_kwargs)
         ids = chat.token_ids
     else:
-        ids = _encode(service, body.prompt or "", adds is not False)
+        ids = await service.encode(body.prompt or "", adds is not False, "prompt")
     return Response(encode(_shape(service, body, ids, warnings)), media_type="application/json")
-
-
-def _encode(service: Service, text: str, adds_special_tokens: bool) -> list[int]:
-    limit = service.llm.engine.inputs.bounds.limits.prompt_chars
-    if len(text) > limit:
-        raise bad_request("prompt", f"at most {limit} characters are read, got {len(text)}; shorten it")
-    return service.llm.engine.tokenizer.encode(clean_text(text), add_special_tokens=adds_special_tokens)
 
 
 def _shape(service: Service, body: TokenizeRequest, ids: list[int], warnings: list[str]) -> dict[str, Any]:
