@@ -35,6 +35,7 @@ from headrace.words.params import Limits
 
 Message = Mapping[str, Any]
 ROLES = ("system", "developer", "user", "assistant", "tool", "function")
+REASONING = ("reasoning_content", "thinking", "reasoning")
 MAX_DEPTH = 100
 """Of lists and dicts within a message; what holds itself is deeper."""
 ZERO_WIDTH_SPACE = "\u200b"
@@ -126,6 +127,10 @@ class ChatTemplate:
         except RequestError:
             raise
         except Exception as error:
+            if any("content" not in message for message in conversation):
+                # Most templates take a message that only calls tools without content, some only with one of None.
+                whole = [{"content": None, **message} for message in conversation]
+                return self._fill(whole, add_generation_prompt, extra)
             raise RequestError("messages", f"the chat template failed: {_one_line(error)}") from error
 
     def _break_specials(self, value: Any, mark: str) -> Any:
@@ -156,7 +161,7 @@ class ChatTemplate:
 
 
 def _check_message(message: Any) -> dict[str, Any]:
-    """One message as a plain dict with its content as text (None where an assistant only calls tools)."""
+    """One message as a plain dict without what is None, its content as text (absent where an assistant only calls)."""
     if not isinstance(message, Mapping):
         raise RequestError("messages", f"each must be a dict with role and content, got {checks.shown(message)}")
     role = message.get("role")
@@ -164,10 +169,31 @@ def _check_message(message: Any) -> dict[str, Any]:
         hint = nearest(role, ROLES) if isinstance(role, str) else ""
         raise RequestError("messages", f"role must be one of {', '.join(ROLES)}, got {checks.shown(role)}{hint}")
     plain: dict[str, Any] = _plain(message)
-    content = message.get("content")
-    if content is None and message.get("tool_calls"):
-        return plain
-    return {**plain, "content": _content_text(content)}
+    content, calls = message.get("content"), plain.get("tool_calls")
+    known = {name: value for name, value in _with_reasoning(plain).items() if value is not None}
+    if isinstance(calls, list):
+        known["tool_calls"] = [_with_arguments(call) for call in calls]
+    if content is None and calls:
+        return known
+    return {**known, "content": _content_text(content)}
+
+
+def _with_reasoning(message: dict[str, Any]) -> dict[str, Any]:
+    """What an answer was reasoned, under each of the names that templates know."""
+    told = next((message[name] for name in REASONING if message.get(name) is not None), None)
+    return message if told is None else {"thinking": told, **message, "reasoning_content": told}
+
+
+def _with_arguments(call: Any) -> Any:
+    """Clients send the arguments of a call as JSON text, templates expect the object that it says."""
+    function = call.get("function") if isinstance(call, dict) else None
+    if not isinstance(function, dict) or not isinstance(text := function.get("arguments"), str):
+        return call
+    try:
+        arguments = json.loads(text)
+    except (ValueError, RecursionError):
+        return call
+    return {**call, "function": {**function, "arguments": arguments}} if isinstance(arguments, dict) else call
 
 
 def _content_text(content: Any) -> str:
@@ -210,13 +236,14 @@ def _one_line(error: Exception) -> str:
 
 
 class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks what is trained on; here it is its body."""
+    """`{% generation %}…{% endgeneration %}` marks what is trained on; here it is its body, in a scope of its own."""
 
     tags = {"generation"}
 
-    def parse(self, parser: jinja2.parser.Parser) -> list[jinja2.nodes.Node]:
-        next(parser.stream)
-        return parser.parse_statements(("name:endgeneration",), drop_needle=True)
+    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        return jinja2.nodes.Scope(body).set_lineno(line)
 
 
 @cache
