@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 from pathlib import Path
 from typing import Any
@@ -98,9 +99,14 @@ def theirs(oracle, source: str, messages, options, add_generation_prompt: bool):
         return None
 
 
+@functools.cache
+def template(source: str) -> ChatTemplate:
+    return ChatTemplate(source, toys.bytewise(), NAMED)
+
+
 def ours(source: str, messages, options, add_generation_prompt: bool):
     try:
-        return tuple(ChatTemplate(source, toys.bytewise(), NAMED).render(messages, add_generation_prompt, **options))
+        return tuple(template(source).render(messages, add_generation_prompt, **options))
     except RequestError:
         return None
 
@@ -138,8 +144,8 @@ def test_what_is_none_is_absent_as_in_transformers(oracle):
 def test_reasoning_is_known_by_every_name(oracle, name):
     messages = [*HELLO, said("assistant", "so", **{name: "because"})]
     source = "{% for m in messages %}{{ m.reasoning_content }}|{{ m.thinking }}|{% endfor %}"
-    for template in (source, TEMPLATES["qwen3"]):
-        assert ours(template, messages, {}, False) == theirs(oracle, template, messages, {}, False)
+    for each in (source, TEMPLATES["qwen3"]):
+        assert ours(each, messages, {}, False) == theirs(oracle, each, messages, {}, False)
 
 
 def test_ten_families_and_more_are_there():
@@ -167,8 +173,7 @@ def test_an_answer_is_continued_where_transformers_continues_it(oracle, name):
     wanted = oracle.apply_chat_template(
         messages, chat_template=TEMPLATES[name], tokenize=False, continue_final_message=True
     )
-    template = ChatTemplate(TEMPLATES[name], toys.bytewise(), NAMED)
-    got = template.render(messages, add_generation_prompt=False, continue_final_message=True)
+    got = template(TEMPLATES[name]).render(messages, add_generation_prompt=False, continue_final_message=True)
     assert got.text == wanted and got.text.endswith("One and")
 
 
@@ -176,6 +181,6 @@ def test_arguments_of_a_call_may_be_json_as_clients_send_them():
     as_text = [CALLED[0], {**CALLED[1], "tool_calls": [call("get_weather", {})]}, CALLED[2]]
     as_text[1]["tool_calls"][0]["function"]["arguments"] = '{"city": "Zürich", "days": 2, "x": [null, true, 0.5]}'
     for name in ("llama3", "qwen2", "qwen3", "mistral", "deepseek"):
-        template = ChatTemplate(TEMPLATES[name], toys.bytewise(), NAMED)
-        assert template.render(as_text).text == template.render(CALLED).text
+        found = template(TEMPLATES[name])
+        assert found.render(as_text).text == found.render(CALLED).text
     assert as_text[1]["tool_calls"][0]["function"]["arguments"].startswith("{")

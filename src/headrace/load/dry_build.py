@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from headrace.comm import SoloComm
 from headrace.models.registry import family
-from headrace.ops.base import Ops
+from headrace.ops.base import Blocks, Ops
 from headrace.words.cache_spec import CacheSpec
 from headrace.words.config import ModelConfig
 
@@ -65,6 +65,7 @@ class ShapesOf:
     def __init__(self, source: Any) -> None:
         self.names: Callable[[], Collection[str]] = source.names
         self.shape: Callable[[str], tuple[int, ...]] = source.shape
+        self.blocks: Callable[[str], Blocks | None] = source.blocks
 
     def get(self, name: str) -> Any:
         return Shaped(tuple(self.shape(name)))
@@ -73,16 +74,17 @@ class ShapesOf:
 class NoOps:
     """Ops that keep nothing."""
 
-    keeps_blocks = False
-
-    def __init__(self, dtype: str) -> None:
+    def __init__(self, dtype: str, keeps_blocks: bool) -> None:
         self.dtype = dtype
+        self.keeps_blocks = keeps_blocks
 
     def weight(self, array: object) -> None:
         return None
 
 
-def dry_build(config: ModelConfig, weights: Any, dtype: str = "float32") -> Plan:
-    """ModelError names a tensor that is missing, misshapen, or has no place in the model."""
-    model = family(config.architecture).build(config, ShapesOf(weights), cast(Ops, NoOps(dtype)), SoloComm(), 1)
+def dry_build(config: ModelConfig, weights: Any, dtype: str = "float32", keeps_blocks: bool = False) -> Plan:
+    """ModelError names a tensor that is missing, misshapen, or has no place in the model. `dtype` and `keeps_blocks`
+    are those of the ops that will run it."""
+    ops = cast(Ops, NoOps(dtype, keeps_blocks))
+    model = family(config.architecture).build(config, ShapesOf(weights), ops, SoloComm(), 1)
     return Plan(model.weight_bytes, model.cache_specs())
