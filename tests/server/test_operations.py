@@ -1,6 +1,7 @@
 """What operators see: health, readiness, metrics, lives of requests, steps, aborts, a full queue, a dead engine."""
 
 import asyncio
+import threading
 import time
 
 import pytest
@@ -15,6 +16,24 @@ CHAT = "/v1/chat/completions"
 
 def slow(seconds=0.005, **more):
     return engine(FakeExecutor(on_sample=lambda plan: time.sleep(seconds)), **more)
+
+
+def held(**more):
+    """An engine that stands in its first step until it is let go."""
+    gate = threading.Event()
+    return engine(FakeExecutor(on_sample=lambda plan: gate.wait(10)), **more), gate
+
+
+async def until(condition):
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.002)
+
+
+def are_running(c, number):
+    """Whether so many requests are open and each has a token."""
+    streams = c.service.llm.streams
+    return len(streams) == number and all(stream.state.num_output_tokens for stream in streams)
 
 
 def start(c, **body):
@@ -43,8 +62,8 @@ def test_models_are_listed_under_every_name():
 
 def test_a_life_can_be_read_while_it_goes_on_and_when_it_is_over():
     async def work(c):
-        task = start(c, max_tokens=40, request_id="mine")
-        await asyncio.sleep(0.08)
+        task = start(c, max_tokens=200, request_id="mine")
+        await until(lambda: are_running(c, 1))
         (running,) = done(await c.get("/v1/requests/mine"))["data"]
         listed = done(await c.get("/v1/requests"))["data"]
         await task
@@ -54,7 +73,7 @@ def test_a_life_can_be_read_while_it_goes_on_and_when_it_is_over():
     running, listed, over = within(work, slow())
     assert running["status"] == "running" and listed[0]["id"] == running["id"] == "chatcmpl-mine"
     assert [m["to"] for m in running["choices"][0]["timeline"]] == ["waiting", "running"]
-    assert over["status"] == "finished" and over["finish_reason"] == "length" and over["num_output_tokens"] == 40
+    assert over["status"] == "finished" and over["finish_reason"] == "length" and over["num_output_tokens"] == 200
     timeline = over["choices"][0]["timeline"]
     assert [m["to"] for m in timeline] == ["waiting", "running", "finished"] and all(m["where"] for m in timeline)
     assert over["time_to_first_token_s"] > 0 and over["choices"][0]["seed"] is not None
@@ -66,7 +85,7 @@ def test_an_operator_aborts_a_request_and_its_client_is_told(name):
         whole = start(c, request_id="mine")
         streamed = start(c, request_id="mine", stream=True)
         other = start(c, max_tokens=30, request_id="yours", temperature=0)
-        await asyncio.sleep(0.05)
+        await until(lambda: are_running(c, 3))
         answer = done(await c.http.delete(f"/v1/requests/{name}"))
         again = await c.http.delete(f"/v1/requests/{name}")
         return answer, again, await whole, await streamed, await other
@@ -90,7 +109,7 @@ def test_an_unknown_request_is_not_found():
 def test_a_client_that_goes_away_has_an_end_in_the_books():
     async def work(c):
         task = start(c, request_id="left")
-        await asyncio.sleep(0.05)
+        await until(lambda: are_running(c, 1))
         c.service.llm.streams[0].news.set()
         generation = c.service.llm.streams[0]
         c.service.llm.close(generation)
@@ -155,15 +174,18 @@ def test_every_metric_that_dashboards_ask_for_is_there():
 
 
 def test_a_full_queue_is_503_with_retry_after_and_not_ready():
-    made = slow(0.02, max_num_seqs=1, others={"max_num_queued_requests": 2})
+    made, gate = held(max_num_seqs=1, others={"max_num_queued_requests": 2})
 
     async def work(c):
         tasks = []
-        for _ in range(3):
-            tasks.append(start(c, max_tokens=20))
-            await asyncio.sleep(0.03)
-        refused = [await c.post(CHAT, {"messages": HELLO, "max_tokens": 1}), await c.post("/v1/messages", {})]
+        for number in range(3):
+            tasks.append(start(c, max_tokens=2))
+            await until(
+                lambda number=number: c.service.llm.num_open == number + 1 and c.engine.core.num_queued == number
+            )
+        refused = [await c.post(CHAT, {"messages": HELLO}), await c.post("/v1/messages", {})]
         ready, health = await c.get("/ready"), await c.get("/health")
+        gate.set()
         ends = [await task for task in tasks]
         text = (await c.get("/metrics")).text
         return refused, ready, health, ends, await c.chat(max_tokens=1), text
@@ -177,14 +199,17 @@ def test_a_full_queue_is_503_with_retry_after_and_not_ready():
 
 
 def test_a_queue_of_tokens_that_is_full_is_503():
-    made = slow(0.02, max_num_seqs=1, others={"max_num_queued_tokens": 30})
+    made, gate = held(max_num_seqs=1, others={"max_num_queued_tokens": 30})
 
     async def work(c):
         tasks = []
-        for _ in range(2):
-            tasks.append(start(c, max_tokens=20))
-            await asyncio.sleep(0.03)
-        refused = await c.post(CHAT, {"messages": HELLO, "max_tokens": 1})
+        for number in range(2):
+            tasks.append(start(c, max_tokens=2))
+            await until(
+                lambda number=number: c.service.llm.num_open == number + 1 and c.engine.core.num_queued == number
+            )
+        refused = await c.post(CHAT, {"messages": HELLO})
+        gate.set()
         return refused, [await task for task in tasks]
 
     refused, ends = within(work, made)
@@ -232,8 +257,8 @@ def test_a_wall_clock_that_jumps_ends_nothing(jump_s, monkeypatch):
 
 def test_while_it_drains_new_work_is_503_and_open_work_ends():
     async def work(c):
-        open_one = start(c, max_tokens=20)
-        await asyncio.sleep(0.03)
+        open_one = start(c, max_tokens=100)
+        await until(lambda: are_running(c, 1))
         c.service.is_draining = True
         refused, ready = await c.post(CHAT, {"messages": HELLO}), await c.get("/ready")
         return refused, ready, await c.get("/health"), await open_one
@@ -248,7 +273,8 @@ def test_a_dead_engine_ends_every_request_with_its_cause():
 
     async def work(c):
         tasks = [start(c), start(c, stream=True)]
-        await asyncio.sleep(0.05)
+        await until(lambda: are_running(c, 2))
+        await asyncio.sleep(0.02)
         made.core.scheduler.schedule = lambda: {}["the books"]
         whole, streamed = [await task for task in tasks]
         return whole, streamed, await c.get("/health"), await c.post(CHAT, {"messages": HELLO})
