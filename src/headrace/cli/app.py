@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import bench
+from headrace.cli import bench, models
 from headrace.cli.chat import chat
+from headrace.cli.doctor import doctor
 from headrace.cli.generate import generate
 from headrace.cli.model import OpenLLM, open_llm
 from headrace.cli.run_batch import run_batch
@@ -29,7 +30,9 @@ app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG, pre
 app.command(epilog=EPILOG)(generate)
 app.command(epilog=EPILOG)(chat)
 app.command(epilog=EPILOG)(serve)
+app.add_typer(models.app, name="models")
 app.add_typer(bench.app, name="bench")
+app.command(epilog=EPILOG)(doctor)
 app.command("run-batch", epilog=EPILOG)(run_batch)
 
 

@@ -8,13 +8,26 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from headrace.load.default_model import EMBEDDED, Progress, cache_folder, fetch
-from headrace.load.hub_snapshot import snapshot
+from headrace.load.hub_snapshot import cached_snapshot, snapshot
 from headrace.words.errors import ModelError, brief
 
 HUB_NAME = re.compile(r"(?:[\w.-]{1,96}/)?[\w.-]{1,96}", re.ASCII)
 """Its oldest models have no owner."""
 TOKENIZER_FILES = ("*.json", "*.jinja")
 MODEL_FILES = (*TOKENIZER_FILES, "*.safetensors")
+
+
+def find_here(model: str, revision: str | None = None) -> Path:
+    """As `resolve_source`, of what is on this machine already. ModelError says how to fetch what is not."""
+    if model in EMBEDDED:
+        path = cache_folder() / Path(EMBEDDED[model].member).name
+        if path.exists():
+            return path
+    elif os.path.exists(os.path.expanduser(model)) or not HUB_NAME.fullmatch(model) or model.endswith(".gguf"):
+        return resolve_source(model, revision)
+    elif (folder := cached_snapshot(model, revision)) is not None:
+        return folder
+    raise ModelError(model, f"is not on this machine yet; fetch it: headrace models pull {model}")
 
 
 def resolve_source(

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from headrace.load.default_model import Progress
 from headrace.words.errors import ModelError, brief, nearest
@@ -76,6 +76,36 @@ def fetch(model: str, revision: str | None, wanted: Sequence[str], progress: Pro
         with ThreadPoolExecutor(NUM_FILES_AT_ONCE) as pool:
             list(pool.map(download, missing))
     return Path(snapshot_download(model, revision=commit, **chosen))
+
+
+def cached_snapshot(model: str, revision: str | None = None) -> Path | None:
+    """The snapshot that the hub's cache has of a name, with its config.json at least."""
+    from huggingface_hub import try_to_load_from_cache
+
+    found = try_to_load_from_cache(model, "config.json", revision=revision)
+    return Path(found).parent if isinstance(found, str) else None
+
+
+class Cached(NamedTuple):
+    """A repository in the hub's cache."""
+
+    name: str
+    num_bytes: int
+    folder: Path | None
+    """Of its main revision, None where that is not there."""
+
+
+def cached_models() -> list[Cached]:
+    """Every model in the hub's cache, by name."""
+    from huggingface_hub import scan_cache_dir
+    from huggingface_hub.errors import CacheNotFound
+
+    try:
+        repositories = scan_cache_dir().repos
+    except CacheNotFound:
+        return []
+    models = sorted((r for r in repositories if r.repo_type == "model"), key=lambda r: r.repo_id)
+    return [Cached(r.repo_id, r.size_on_disk, cached_snapshot(r.repo_id)) for r in models]
 
 
 _TELLING = threading.Lock()
