@@ -1,0 +1,136 @@
+"""The chat in a browser, at desktop and at phone width."""
+
+import json
+
+import pytest
+from tests.page.doing import messages, open_side, press, say
+
+
+def test_an_answer_streams_with_its_speed_and_leads_to_its_life(page):
+    say(page, "hello")
+    assert messages(page)[0] == "hello" and messages(page)[1].endswith("to: hello")
+    speed = page.inner_text(".speed")
+    assert "tok/s" in speed and "first token" in speed and "tokens" in speed
+    page.click(".speed a")
+    page.wait_for_selector(".waterfall .bar.decode")
+    assert page.inner_text(".life-head").startswith("stop")
+
+
+def test_enter_sends_shift_enter_begins_a_line_and_nothing_is_sent_twice(page, site):
+    page.fill("#prompt", "one")
+    page.press("#prompt", "Shift+Enter")
+    page.keyboard.type("two")
+    page.press("#prompt", "Enter")
+    page.wait_for_selector(".speed")
+    assert messages(page)[0] == "one\ntwo" and page.input_value("#prompt") == ""
+    assert site.heard[-1].count("one\ntwo") == 1
+
+
+def test_an_answer_is_stopped_by_the_button_and_by_escape_and_what_was_said_stays(page, site):
+    for stop in (lambda: press(page, "Stop"), lambda: page.press("#prompt", "Escape")):
+        say(page, "slow please", waits=False)
+        page.wait_for_function("() => document.querySelector('.message:last-child .markdown')?.innerText.length > 10")
+        stop()
+        page.wait_for_selector(".send:not(.stop)")
+        assert page.locator(".message").last.locator(".note").inner_text() == "Stopped."
+        assert messages(page)[-1].startswith("word 0")
+    page.wait_for_function("async () => (await (await fetch('/ready')).json()).num_open === 0")
+    assert site.service.llm.engine.core.scheduler.stats().num_used_blocks == 0
+
+
+def test_an_edit_and_another_answer_are_branches_that_stay(page):
+    say(page, "first")
+    press(page, "Answer again")
+    page.wait_for_selector(".siblings:has-text('2/2')")
+    one_answer = messages(page)[1]
+    press(page, "Earlier version")
+    page.wait_for_selector(".siblings:has-text('1/2')")
+    assert messages(page)[1] != one_answer
+    page.get_by_role("button", name="Edit message").click()
+    page.fill(".editor textarea", "second")
+    page.press(".editor textarea", "Enter")
+    page.wait_for_function("() => document.querySelector('.said')?.innerText === 'second'")
+    page.wait_for_selector(".speed")
+    assert messages(page)[0] == "second"
+    page.get_by_role("button", name="Earlier version").first.click()
+    page.wait_for_function("() => document.querySelector('.said').innerText === 'first'")
+    assert len(messages(page)) == 2
+
+
+def test_a_branch_is_a_conversation_of_its_own(page):
+    say(page, "root")
+    address = page.url
+    press(page, "Continue in a new conversation")
+    page.wait_for_function("before => location.href !== before", arg=address)
+    say(page, "leaf")
+    assert len(messages(page)) == 4
+    page.go_back()
+    page.wait_for_function("() => document.querySelectorAll('.message').length === 2")
+
+
+def test_the_system_prompt_and_sampling_reach_the_model_and_empty_fields_do_not(page, site):
+    bodies = []
+    page.on("request", lambda r: bodies.append(r.post_data) if r.url.endswith("/chat/completions") else None)
+    press(page, "System prompt and sampling")
+    page.get_by_label("System prompt").last.fill("Be brief.")
+    page.get_by_label("Temperature").fill("0.5")
+    page.get_by_label("Longest answer").fill("5")
+    press(page, "Keep")
+    say(page, "hello")
+    body = json.loads(bodies[-1])
+    assert body["temperature"] == 0.5 and body["max_tokens"] == 5 and "top_p" not in body
+    assert "system\nBe brief." in site.heard[-1]
+    assert "limit of tokens" in page.inner_text(".message.assistant .note")
+    assert page.inner_text(".badge") == "3"
+
+
+def test_conversations_are_kept_found_renamed_and_deleted(page):
+    say(page, "remember me")
+    page.reload()
+    page.wait_for_selector(".said")
+    assert messages(page)[0] == "remember me"
+    open_side(page)
+    entry = page.locator(".conversations li").first
+    entry.hover()
+    entry.get_by_role("button", name="Rename").click()
+    page.fill(".conversations input[type=text]", "Renamed")
+    page.keyboard.press("Enter")
+    assert "Renamed" in page.inner_text(".conversations")
+    page.on("dialog", lambda dialog: dialog.accept())
+    entry.hover()
+    entry.get_by_role("button", name="Delete").click()
+    page.wait_for_selector(".empty")
+    assert page.locator(".conversations li").count() == 0
+
+
+def test_what_was_exported_can_be_imported(page, tmp_path):
+    say(page, "take me along")
+    open_side(page)
+    with page.expect_download() as download:
+        press(page, "Export all conversations")
+    file = tmp_path / "kept.json"
+    download.value.save_as(file)
+    assert "take me along" in file.read_text()
+    page.set_input_files("input[type=file]", file)
+    page.wait_for_function("() => document.querySelectorAll('.conversations li').length === 2")
+    bad = tmp_path / "bad.json"
+    bad.write_text('{"format": "other"}')
+    page.set_input_files("input[type=file]", bad)
+    page.wait_for_function("() => document.querySelector('.toast').innerText.includes('no exported')")
+    assert page.locator(".conversations li").count() == 2
+
+
+@pytest.mark.parametrize("label", ["Copy message"])
+def test_a_message_and_its_code_are_copied(page, label):
+    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    say(page, "markdown")
+    page.get_by_role("button", name=label).first.click()
+    page.wait_for_function("async () => (await navigator.clipboard.readText()) === 'markdown'")
+    page.click("[data-copy]")
+    page.wait_for_function("async () => (await navigator.clipboard.readText()).startsWith('def power_w')")
+
+
+def test_what_a_model_thinks_is_folded_away(page):
+    say(page, "think")
+    assert page.inner_text(".thinking summary") == "Thoughts"
+    assert messages(page)[-1] == "Then I answer." and "<think>" not in page.inner_text(".messages")
