@@ -1,4 +1,4 @@
-# The CPU build of torch; README.md says how to name one where the package index serves CUDA builds.
+# The CPU build of torch, for the tests' oracle; README.md says how to name one where the package index serves CUDA builds.
 TORCH ?= torch==2.13.0
 MODEL ?= smollm2-135m
 PROMPT ?= Explain in three sentences how a water mill works.
@@ -65,7 +65,7 @@ $(BIN)/python:
 
 $(VENV)/.runs: pyproject.toml | $(BIN)/python
 	@echo "Installing into $(VENV); this takes a minute or two."
-	@$(INSTALL) "$(TORCH)" -e ".[torch]"
+	@$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/.develops: pyproject.toml | $(BIN)/python

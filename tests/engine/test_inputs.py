@@ -86,8 +86,8 @@ def test_an_empty_prompt_is_refused(prompt):
 @pytest.mark.parametrize(
     "prompt",
     [[-1], [VOCAB], [2**40], ["a"], [1.5], [True], 5, None, {}, {"text": "a"}, {"prompt": 5},
-     {"prompt_token_ids": "ab"}, {"prompt_token_ids": {"a": 1}}, b"ab", bytearray(b"ab"), pytest.param(memoryview(b"ab"), id="memoryview"),
-     {"prompt_token_ids": bytearray(b"ab")}],
+     {"prompt_token_ids": "ab"}, {"prompt_token_ids": {"a": 1}}, b"ab", bytearray(b"ab"),
+     pytest.param(memoryview(b"ab"), id="memoryview"), {"prompt_token_ids": bytearray(b"ab")}],
     ids=str,
 )  # fmt: skip
 def test_a_prompt_that_is_none_is_refused(prompt):
