@@ -1,4 +1,4 @@
-"""`headrace bench serve`: load on a server, and what it did with it."""
+"""`headrace bench`: load on a server, and what it did with it; the engine's benchmarks beside it."""
 
 from __future__ import annotations
 
@@ -6,29 +6,30 @@ import asyncio
 import json
 import math
 import os
-import sys
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
-from headrace.bench.client import Target, Timed
+from headrace.bench.client import Target
 from headrace.bench.load import Goals, Load, run, summary
+from headrace.cli.bar import Bar
+from headrace.cli.bench_engine import latency, startup, throughput
+from headrace.cli.bench_table import table
 from headrace.words.errors import ConfigError
 
-app = typer.Typer(no_args_is_help=True, help="Measure servers.")
+app = typer.Typer(no_args_is_help=True, help="Measure engines and servers.")
 GOALS = {"ttft": "first_s", "tpot": "per_token_s", "e2el": "whole_s"}
-ROWS = {
-    "ttft_ms": "first token",
-    "tpot_ms": "per token after it",
-    "itl_ms": "between pieces",
-    "e2el_ms": "whole request",
-}
 
 
 @app.callback()
 def bench() -> None:
-    """Measure servers."""
+    """Measure engines and servers."""
+
+
+app.command()(throughput)
+app.command()(latency)
+app.command()(startup)
 
 
 @app.command()
@@ -87,38 +88,3 @@ def read_goals(texts: list[str]) -> Goals:
         except (KeyError, ValueError):
             raise ConfigError("goodput", f"must be NAME:MS with {', '.join(GOALS)}, got {text!r}") from None
     return Goals(**found)
-
-
-def table(result: dict[str, Any]) -> str:
-    lines = [
-        f"{result['completed']} requests in {result['duration_s']:.2f} s, {result['failed']} failed",
-        f"{result['output_throughput']:.1f} output tokens/s, {result['total_token_throughput']:.1f} tokens/s in all, "
-        f"{result['request_throughput']:.2f} requests/s, {result['request_goodput']:.2f} good ones",
-        f"{'ms':<20}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}",
-    ]
-    for key, name in ROWS.items():
-        values = result[key]
-        lines.append(f"{name:<20}" + "".join(f"{values[k]:>10.1f}" for k in ("mean", "p50", "p90", "p99") if values))
-    return "\n".join([*lines, *(f"error: {text}" for text in result["errors"])])
-
-
-class Bar:
-    """Requests done, on stderr if that is a terminal."""
-
-    def __init__(self, total: int) -> None:
-        from rich.console import Console
-        from rich.progress import Progress
-
-        console = Console(stderr=True)
-        self._bars = Progress(console=console, disable=not sys.stderr.isatty(), transient=True)
-        self._task = self._bars.add_task("requests", total=total)
-
-    def tell(self, timed: Timed) -> None:
-        self._bars.advance(self._task)
-
-    def __enter__(self) -> Bar:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self._bars.stop()

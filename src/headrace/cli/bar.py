@@ -1,0 +1,27 @@
+"""A bar that counts what is done."""
+
+from __future__ import annotations
+
+import sys
+
+
+class Bar:
+    """Things done, on stderr if that is a terminal; nothing remains of it."""
+
+    def __init__(self, total: int, what: str = "requests") -> None:
+        from rich.console import Console
+        from rich.progress import Progress
+
+        console = Console(stderr=True)
+        self._bars = Progress(console=console, disable=not sys.stderr.isatty(), transient=True)
+        self._task = self._bars.add_task(what, total=total)
+
+    def tell(self, done: object = None) -> None:
+        self._bars.advance(self._task)
+
+    def __enter__(self) -> Bar:
+        self._bars.start()
+        return self
+
+    def __exit__(self, *args: object) -> None:
+        self._bars.stop()

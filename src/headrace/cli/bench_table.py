@@ -1,0 +1,33 @@
+"""What a benchmark found, for people."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+ROWS = {
+    "ttft_ms": "first token",
+    "tpot_ms": "per token after it",
+    "itl_ms": "between pieces",
+    "e2el_ms": "whole request",
+}
+SHARES = ("mean", "p50", "p90", "p99")
+
+
+def table(result: dict[str, Any]) -> str:
+    """A summary of requests."""
+    lines = [
+        f"{result['completed']} requests in {result['duration_s']:.2f} s, {result['failed']} failed",
+        f"{result['output_throughput']:.1f} output tokens/s, {result['total_token_throughput']:.1f} tokens/s in all, "
+        f"{result['request_throughput']:.2f} requests/s, {result['request_goodput']:.2f} good ones",
+        f"{'ms':<20}" + "".join(f"{share:>10}" for share in SHARES),
+    ]
+    return "\n".join([*lines, *times(result, ROWS), *(f"error: {text}" for text in result["errors"])])
+
+
+def times(result: Mapping[str, Any], rows: Mapping[str, str]) -> list[str]:
+    """One line for each measure: what it is, its mean and its percentiles."""
+    return [
+        f"{name:<20}" + "".join(f"{result[key][share]:>10.1f}" for share in SHARES if result[key])
+        for key, name in rows.items()
+    ]
