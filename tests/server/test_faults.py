@@ -94,7 +94,8 @@ def test_a_server_that_lives_through_trouble(server):
     """Rows 4 and 8 here, and the heads that no client of good will sends."""
     one = server("--step-timeout", "0.6", "--shutdown-timeout", "30").wait_until_ready()
     expected = one.post("/v1/completions", SHORT).json()["choices"][0]["text"]
-    for check in (stopped_and_continued, five_thousand_headers, five_megabytes_of_header, forty_clients_that_leave):
+    troubles = (stopped_and_continued, five_thousand_headers, five_megabytes_of_header, a_prompt_of_megabytes)
+    for check in (*troubles, forty_clients_that_leave):
         check(one)
         assert one.get("/health").status_code == 200, check.__name__
         assert one.post("/v1/completions", SHORT).json()["choices"][0]["text"] == expected, check.__name__
@@ -127,6 +128,20 @@ def five_thousand_headers(one):
 def five_megabytes_of_header(one):
     told = answer_to(one.port, b"GET /health HTTP/1.1\r\nHost: 127.0.0.1\r\nx: " + b"a" * 5_000_000 + b"\r\n\r\n")
     assert told == b"" or told.startswith(b"HTTP/1.1 431")
+
+
+def a_prompt_of_megabytes(one):
+    """Row 7: while it is tokenized probes are answered; it alone takes longer than they may."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool, httpx.Client(base_url=one.url, timeout=10) as probes:
+        began = time.monotonic()
+        refused = pool.submit(one.post, "/v1/completions", {"prompt": "word and " * 440_000})
+        waits = []
+        while not refused.done():
+            before = time.monotonic()
+            assert probes.get("/health").status_code == 200
+            waits.append(time.monotonic() - before)
+            time.sleep(0.01)
+        assert refused.result().status_code == 400 and time.monotonic() - began > 4 * max(waits) and max(waits) < 0.5
 
 
 def forty_clients_that_leave(one):
