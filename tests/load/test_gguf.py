@@ -194,6 +194,15 @@ def test_a_file_cut_anywhere_is_refused(written):
             written(whole[:size])
 
 
+def test_a_part_of_a_quantized_stack_is_read_alone(written):
+    data = np.random.default_rng(4).integers(0, 255, 3 * 2 * 34, np.uint8)
+    data.reshape(-1, 34)[:, :2] = np.frombuffer(np.float16(0.5).tobytes(), np.uint8)
+    file = written(g.gguf(tensors=[Tensor("t", [32, 2, 3], g.Q8_0, data.tobytes())]))
+    whole = file.tensor("t")
+    assert whole.shape == (3, 2, 32) and len({part.tobytes() for part in whole}) == 3
+    assert all(np.array_equal(file.tensor("t", i), whole[i]) for i in range(3))
+
+
 def test_a_string_of_megabytes_is_passed_over(written):
     entries = [Entry("long", g.STRING, "x" * (MAX_KEPT_BYTES + 1)), Entry("next", g.STRING, "y")]
     assert written(g.gguf(entries)).metadata == {"next": "y"}

@@ -115,10 +115,13 @@ FOLDERS = {
     "code of its own": (asking_for_code, "config.json: asks for code of its own (auto_map)"),
     "weights cut off": (weights(layout(SHAPES), 9 * MIB), "does not lie within the file; is it truncated?"),
     "weights over others": (weights({"a": entry(0, 8 * MIB), "b": entry(0, 8 * MIB)}), "'b' overlaps another"),
-    "a weight missing": (weights(layout(SHAPES, **{"model.norm.weight": None})), "model.norm.weight is missing"),
+    "a weight missing": (
+        weights(layout(SHAPES, **{"model.norm.weight": None})),
+        "model.safetensors: the tensor model.norm.weight is missing",
+    ),
     "a weight misshapen": (
         weights(layout(SHAPES, **{"model.norm.weight": (33,)})),
-        "the tensor model.norm.weight has the shape [33] instead of [32]",
+        "model.safetensors: the tensor model.norm.weight has the shape [33] instead of [32]",
     ),
     "a weight too many": (weights(layout({**SHAPES, "model.odd": (4,)})), "no place for the tensor model.odd"),
     "an index with ..": (outside, "names a file outside the model's folder: '../x.safetensors'"),
@@ -157,7 +160,8 @@ SIZES = {"block_count": 1, "embedding_length": 32, "feed_forward_length": 32, "a
 
 
 def llama(*tensors: Tensor, arch: str = "llama", **more) -> bytes:
-    entries = [Entry("general.architecture", g.STRING, arch)]
+    entries = [Entry("general.architecture", g.STRING, arch), Entry("tokenizer.ggml.model", g.STRING, "gpt2")]
+    entries += [Entry(TOKENS, g.ARRAY, Array(g.STRING, ["a"]))]
     entries += [Entry(f"{arch}.{name}", g.UINT32, value) for name, value in SIZES.items()]
     entries += [Entry(f"{arch}.{name.replace('__', '.')}", g.STRING, value) for name, value in more.items()]
     return g.gguf(entries, [Tensor("token_embd.weight", [32, 4], g.F32, bytes(512)), *tensors])
@@ -171,8 +175,12 @@ GGUFS = {
     "an unknown quantization": (g.gguf(tensors=[Tensor("t", [32], 77, b"")]), "the unknown quantization type 77"),
     "an unknown architecture": (llama(arch="odd"), "the architecture 'odd' is not built"),
     "an unknown rope": (llama(rope__scaling__type="odd"), "rope scaling 'odd' is unknown"),
-    "weights missing": (llama(), "is missing"),
+    "weights missing": (llama(), "model.gguf: the tensor model.layers.0"),
     "a foreign weight": (llama(Tensor("blk.0.odd.weight", [32], g.F32, bytes(128))), "'blk.0.odd.weight' is no part"),
+    "one part of many": (
+        g.gguf([Entry("split.count", 2, 3)]),
+        "model.gguf: is one of 3 parts of a model; merge them into one file",
+    ),
     "arrays in arrays": (key() + struct.pack("<IQ", g.ARRAY, 600_000), "states 600000 arrays; at most"),
     "many arrays in arrays": (
         key() + struct.pack("<IQ", g.ARRAY, 60_000) + struct.pack("<IQ", g.UINT32, 0) * 60_000,

@@ -38,7 +38,8 @@ def plan_memory(asked: EngineConfig, checkpoint: Checkpoint) -> MemoryPlan:
 
     model, hardware = checkpoint.config, measure_hardware()
     resolved = resolve(asked, model, hardware)
-    built = dry_build(model, checkpoint.weights, resolved.dtype, keeps_blocks(resolved))
+    weights = checkpoint.weights
+    built = dry_build(model, weights, resolved.dtype, keeps_blocks(resolved), weights.file)
     step_bytes = activation_bytes(model, resolved.scheduler)
     cache_bytes = cache_tokens = 0
     problem = None

@@ -143,7 +143,7 @@ def build_engine(
     try:
         tokenizer = checkpoint.tokenizer
         model = replace(checkpoint.config, eos_token_ids=ends_of(checkpoint.config, tokenizer))
-        dry_build(model, checkpoint.weights)
+        dry_build(model, checkpoint.weights, file=checkpoint.weights.file)
         resolved = resolve(asked, model, hardware)
         if resolved.backend == "reference" and asked.backend in (None, "auto"):
             log.warning("running on the slow reference ops: the native kernels were not built (no C++ compiler)")

@@ -14,6 +14,7 @@ from headrace.models.registry import family
 from headrace.ops.base import Blocks, Ops
 from headrace.words.cache_spec import CacheSpec
 from headrace.words.config import ModelConfig
+from headrace.words.errors import ModelError
 
 
 class Plan(NamedTuple):
@@ -82,9 +83,14 @@ class NoOps:
         return None
 
 
-def dry_build(config: ModelConfig, weights: Any, dtype: str = "float32", keeps_blocks: bool = False) -> Plan:
-    """ModelError names a tensor that is missing, misshapen, or has no place in the model. `dtype` and `keeps_blocks`
-    are those of the ops that will run it."""
+def dry_build(
+    config: ModelConfig, weights: Any, dtype: str = "float32", keeps_blocks: bool = False, file: str = "checkpoint"
+) -> Plan:
+    """ModelError names a tensor that is missing, misshapen, or has no place in the model, and the `file` that says so.
+    `dtype` and `keeps_blocks` are those of the ops that will run it."""
     ops = cast(Ops, NoOps(dtype, keeps_blocks))
-    model = family(config.architecture).build(config, ShapesOf(weights), ops, SoloComm(), 1)
+    try:
+        model = family(config.architecture).build(config, ShapesOf(weights), ops, SoloComm(), 1)
+    except ModelError as error:
+        raise ModelError(file if error.file == "checkpoint" else error.file, error.cause) from None
     return Plan(model.weight_bytes, model.cache_specs())

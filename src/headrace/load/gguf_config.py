@@ -214,6 +214,10 @@ def is_zero(value: Any) -> bool:
 
 def gguf_config(file: GGUFFile) -> ModelConfig:
     """Raises ModelError for what is missing, malformed or not built."""
+    if isinstance(count := file.metadata.get("split.count"), int) and count > 1:
+        raise ModelError(
+            file.name, f"is one of {count} parts of a model; merge them into one file (gguf-split --merge)"
+        )
     layout, said = layout_of(file)
     config = model_config(raw_config(file, layout, said), file.name)
     carried = said.value("attention.value_length", config.head_dim)

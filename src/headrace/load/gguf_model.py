@@ -35,6 +35,7 @@ class GGUFWeights:
 
     def __init__(self, file: GGUFFile, config: ModelConfig, layout: Layout) -> None:
         self._file = file
+        self.file = file.name
         self._config = config
         self._views: dict[str, View] = {}
         for name, view in views(file, layout):

@@ -27,8 +27,9 @@ WORDS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 class FolderWeights:
     """Tensors of one or several safetensors files; `homes` says which of them holds a tensor."""
 
-    def __init__(self, homes: Mapping[str, SafetensorsFile]) -> None:
+    def __init__(self, homes: Mapping[str, SafetensorsFile], file: str) -> None:
         self._homes = homes
+        self.file = file
 
     def _entry(self, name: str) -> Entry:
         return self._homes[name].entries[name]
@@ -65,10 +66,10 @@ class FolderWeights:
 def open_weights(folder: Path) -> FolderWeights:
     """model.safetensors, or the shards that its index names. Raises ModelError."""
     if (folder / INDEX).exists():
-        return FolderWeights(homes_of(folder, read_index(folder)))
+        return FolderWeights(homes_of(folder, read_index(folder)), INDEX)
     if (folder / SINGLE).exists():
         file = SafetensorsFile(folder / SINGLE)
-        return FolderWeights(dict.fromkeys(file.entries, file))
+        return FolderWeights(dict.fromkeys(file.entries, file), SINGLE)
     pickles = sorted(path.name for pattern in PICKLES for path in folder.glob(pattern))
     if pickles:
         raise ModelError(pickles[0], "is a pickle, which may run code and is never read; convert it to safetensors")

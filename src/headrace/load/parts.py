@@ -16,6 +16,10 @@ class Weights(Protocol):
     """Tensors by Hugging Face's names: float32, float16, or bfloat16 held as uint16."""
 
     @property
+    def file(self) -> str:
+        """The name of the file that says which tensors there are."""
+
+    @property
     def nbytes(self) -> int: ...
 
     def names(self) -> Collection[str]: ...
