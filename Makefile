@@ -17,13 +17,14 @@ export HEADRACE_SHARED_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help demo test check docs fuzz soak clean
+.PHONY: help demo test check docs page page-check fuzz soak clean
 
 help:
 	@echo "make demo    install into $(VENV), fetch the default model, generate"
 	@echo "make test    install with the development tools, run every test"
 	@echo "make check   lint, types, import rules, budgets, generated docs"
 	@echo "make docs    write the generated docs again"
+	@echo "make page    build the web page from web/ into the package (needs Node 20.19 or newer)"
 	@echo "make fuzz    look for $(FUZZ_EVENTS) scheduler events that break an invariant,"
 	@echo "             and $(FUZZ_HEADERS) damaged files that are neither read nor refused"
 	@echo "make soak    the server under load for $(SOAK_SECONDS) s each, and schemathesis"
@@ -47,6 +48,18 @@ check: $(VENV)/.develops
 docs: $(VENV)/.develops
 	$(BIN)/python -m tools.gen_docs
 	$(BIN)/python -m tools.trace_table
+
+page: web/node_modules/.package-lock.json
+	cd web && npm run build
+
+# The committed page is what its sources build.
+page-check: page
+	git diff --exit-code --stat -- src/headrace/server/static
+	@test -z "$$(git status --porcelain -- src/headrace/server/static)" || { echo "commit what make page built" >&2; exit 1; }
+
+web/node_modules/.package-lock.json: web/package-lock.json
+	cd web && npm ci
+	@touch $@
 
 fuzz: $(VENV)/.develops
 	HEADRACE_FUZZ_EVENTS=$(FUZZ_EVENTS) $(BIN)/python -m pytest tests/schedule --timeout 0

@@ -73,6 +73,13 @@ def open_page(browser: Any) -> Iterator[Any]:
     assert complaints == []
 
 
+@pytest.fixture
+def desktop(open_page: Any, site: Site) -> Any:
+    page = open_page(site.url)
+    page.wait_for_selector("#prompt")
+    return page
+
+
 @pytest.fixture(params=SIZES)
 def page(request: pytest.FixtureRequest, open_page: Any, site: Site) -> Any:
     """The chat, at desktop and at phone width."""

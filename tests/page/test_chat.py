@@ -2,7 +2,6 @@
 
 import json
 
-import pytest
 from tests.page.doing import messages, open_side, press, say
 
 
@@ -16,13 +15,13 @@ def test_an_answer_streams_with_its_speed_and_leads_to_its_life(page):
     assert page.inner_text(".life-head").startswith("stop")
 
 
-def test_enter_sends_shift_enter_begins_a_line_and_nothing_is_sent_twice(page, site):
-    page.fill("#prompt", "one")
-    page.press("#prompt", "Shift+Enter")
-    page.keyboard.type("two")
-    page.press("#prompt", "Enter")
-    page.wait_for_selector(".speed")
-    assert messages(page)[0] == "one\ntwo" and page.input_value("#prompt") == ""
+def test_enter_sends_shift_enter_begins_a_line_and_nothing_is_sent_twice(desktop, site):
+    desktop.fill("#prompt", "one")
+    desktop.press("#prompt", "Shift+Enter")
+    desktop.keyboard.type("two")
+    desktop.press("#prompt", "Enter")
+    desktop.wait_for_selector(".speed")
+    assert messages(desktop)[0] == "one\ntwo" and desktop.input_value("#prompt") == ""
     assert site.heard[-1].count("one\ntwo") == 1
 
 
@@ -57,15 +56,15 @@ def test_an_edit_and_another_answer_are_branches_that_stay(page):
     assert len(messages(page)) == 2
 
 
-def test_a_branch_is_a_conversation_of_its_own(page):
-    say(page, "root")
-    address = page.url
-    press(page, "Continue in a new conversation")
-    page.wait_for_function("before => location.href !== before", arg=address)
-    say(page, "leaf")
-    assert len(messages(page)) == 4
-    page.go_back()
-    page.wait_for_function("() => document.querySelectorAll('.message').length === 2")
+def test_a_branch_is_a_conversation_of_its_own(desktop):
+    say(desktop, "root")
+    address = desktop.url
+    press(desktop, "Continue in a new conversation")
+    desktop.wait_for_function("before => location.href !== before", arg=address)
+    say(desktop, "leaf")
+    assert len(messages(desktop)) == 4
+    desktop.go_back()
+    desktop.wait_for_function("() => document.querySelectorAll('.message').length === 2")
 
 
 def test_the_system_prompt_and_sampling_reach_the_model_and_empty_fields_do_not(page, site):
@@ -120,17 +119,16 @@ def test_what_was_exported_can_be_imported(page, tmp_path):
     assert page.locator(".conversations li").count() == 2
 
 
-@pytest.mark.parametrize("label", ["Copy message"])
-def test_a_message_and_its_code_are_copied(page, label):
-    page.context.grant_permissions(["clipboard-read", "clipboard-write"])
-    say(page, "markdown")
-    page.get_by_role("button", name=label).first.click()
-    page.wait_for_function("async () => (await navigator.clipboard.readText()) === 'markdown'")
-    page.click("[data-copy]")
-    page.wait_for_function("async () => (await navigator.clipboard.readText()).startsWith('def power_w')")
+def test_a_message_and_its_code_are_copied(desktop):
+    desktop.context.grant_permissions(["clipboard-read", "clipboard-write"])
+    say(desktop, "markdown")
+    desktop.get_by_role("button", name="Copy message").first.click()
+    desktop.wait_for_function("async () => (await navigator.clipboard.readText()) === 'markdown'")
+    desktop.click("[data-copy]")
+    desktop.wait_for_function("async () => (await navigator.clipboard.readText()).startsWith('def power_w')")
 
 
-def test_what_a_model_thinks_is_folded_away(page):
-    say(page, "think")
-    assert page.inner_text(".thinking summary") == "Thoughts"
-    assert messages(page)[-1] == "Then I answer." and "<think>" not in page.inner_text(".messages")
+def test_what_a_model_thinks_is_folded_away(desktop):
+    say(desktop, "think")
+    assert desktop.inner_text(".thinking summary") == "Thoughts"
+    assert messages(desktop)[-1] == "Then I answer." and "<think>" not in desktop.inner_text(".messages")

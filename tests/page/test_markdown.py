@@ -28,9 +28,9 @@ def test_markup_of_a_model_stays_text_and_nothing_of_it_runs_or_loads(page):
     assert not [url for url in asked if "example.org" in url]
 
 
-def test_what_a_user_writes_stays_text_too(page):
-    say(page, '<b onclick="window.hacked=1">bold</b> <img src=x onerror="window.hacked=1">')
-    assert page.inner_text(".said").startswith("<b onclick") and page.locator(".said *").count() == 0
-    page.reload()
-    page.wait_for_selector(".conversations li", state="attached")
-    assert page.evaluate("window.hacked") is None and page.locator(".conversations b").count() == 0
+def test_what_a_user_writes_stays_text_too(desktop):
+    say(desktop, '<b onclick="window.hacked=1">bold</b> <img src=x onerror="window.hacked=1">')
+    assert desktop.inner_text(".said").startswith("<b onclick") and desktop.locator(".said *").count() == 0
+    desktop.reload()
+    desktop.wait_for_selector(".conversations li", state="attached")
+    assert desktop.evaluate("window.hacked") is None and desktop.locator(".conversations b").count() == 0

@@ -31,9 +31,9 @@ def test_a_life_tells_its_phases_and_why_it_ended(page, site):
     assert str(life["choices"][0]["seed"]) in page.inner_text(".moves"), "all 64 bits of it"
 
 
-def test_an_unknown_request_is_told_so(page, site):
-    page.goto(site.url + "/#/requests/nobody")
-    page.wait_for_selector(".nothing:has-text('no request is called')")
+def test_an_unknown_request_is_told_so(desktop, site):
+    desktop.goto(site.url + "/#/requests/nobody")
+    desktop.wait_for_selector(".nothing:has-text('no request is called')")
 
 
 def test_the_dashboard_shows_the_load_as_it_is(page, site):
@@ -66,25 +66,25 @@ def test_a_server_with_a_key_is_asked_with_it_and_a_wrong_one_is_told(open_page)
         assert page.locator("dialog[open]").count() == 0, "the tab remembers the key"
 
 
-def test_a_server_that_went_away_is_told_and_the_question_can_be_asked_again(page, site):
-    page.route("**/v1/chat/completions", lambda route: route.abort())
-    page.fill("#prompt", "hello")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".failure")
-    assert "cannot be reached" in page.inner_text(".failure")
-    page.unroute("**/v1/chat/completions")
-    press(page, "Try again")
-    page.wait_for_selector(".speed")
+def test_a_server_that_went_away_is_told_and_the_question_can_be_asked_again(desktop, site):
+    desktop.route("**/v1/chat/completions", lambda route: route.abort())
+    desktop.fill("#prompt", "hello")
+    desktop.keyboard.press("Enter")
+    desktop.wait_for_selector(".failure")
+    assert "cannot be reached" in desktop.inner_text(".failure")
+    desktop.unroute("**/v1/chat/completions")
+    press(desktop, "Try again")
+    desktop.wait_for_selector(".speed")
 
 
-def test_a_refusal_says_why(page):
-    press(page, "System prompt and sampling")
-    page.get_by_label("System prompt").last.fill("long " * 2_000)
-    press(page, "Keep")
-    page.fill("#prompt", "hello")
-    page.keyboard.press("Enter")
-    page.wait_for_selector(".failure")
-    assert "4096" in page.inner_text(".failure").replace(",", "")
+def test_a_refusal_says_why(desktop):
+    press(desktop, "System prompt and sampling")
+    desktop.get_by_label("System prompt").last.fill("long " * 2_000)
+    press(desktop, "Keep")
+    desktop.fill("#prompt", "hello")
+    desktop.keyboard.press("Enter")
+    desktop.wait_for_selector(".failure")
+    assert "4096" in desktop.inner_text(".failure").replace(",", "")
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

@@ -100,6 +100,6 @@ export interface Model {
 
 export const models = signal<Model[]>([]);
 
-export async function loadModels(): Promise<void> {
-  models.value = (await getJson<{ data: Model[] }>("/v1/models")).data;
+export async function loadModels(signal?: AbortSignal): Promise<void> {
+  models.value = (await getJson<{ data: Model[] }>("/v1/models", signal)).data;
 }

@@ -1,6 +1,6 @@
 import { signal } from "@preact/signals";
 import { useEffect } from "preact/hooks";
-import { keyVersion, loadModels } from "./api";
+import { isReachable, loadModels, models } from "./api";
 import { ConversationList, Keeping } from "./chat/list";
 import { ChatView } from "./chat/view";
 import { Dashboard } from "./dashboard/lazy";
@@ -9,6 +9,7 @@ import { RequestsView } from "./requests/view";
 import { go, href, subject, view, type View } from "./route";
 import { nextTheme, theme } from "./theme";
 import { Icon, IconButton, type IconName } from "./ui/icon";
+import { usePoll } from "./ui/poll";
 import { Toast } from "./ui/toast";
 
 const VIEWS: [View, string, IconName][] = [
@@ -21,8 +22,13 @@ const THEMES = { auto: ["auto", "Colours: as the system"], light: ["sun", "Colou
 /** Whether the side bar lies over a narrow page. */
 const isSideOpen = signal(false);
 
+/** Until they are known, and again while the server cannot be reached. */
+async function askForModels(abort: AbortSignal): Promise<void> {
+  if (!models.value.length || !isReachable.value) await loadModels(abort);
+}
+
 export function App() {
-  useEffect(() => void loadModels().catch(() => undefined), [keyVersion.value]);
+  usePoll(askForModels, 3_000);
   useEffect(() => {
     isSideOpen.value = false;
     document.title = `${VIEWS.find(([name]) => name === view.value)![1]} · Headrace`;

@@ -2,6 +2,7 @@
 
 export function seconds(value: number | null | undefined): string {
   if (value == null || !Number.isFinite(value)) return "–";
+  if (value === 0) return "0 s";
   if (value < 0.0995) return `${(value * 1000).toFixed(value < 0.00995 ? 1 : 0)} ms`;
   if (value < 9.995) return `${value.toFixed(2)} s`;
   if (value < 99.95) return `${value.toFixed(1)} s`;
@@ -17,7 +18,7 @@ export function count(value: number | null | undefined): string {
 
 export function rate(value: number | null | undefined): string {
   if (value == null || !Number.isFinite(value)) return "–";
-  return value < 10 ? value.toFixed(1) : count(value);
+  return value > 0 && value < 10 ? value.toFixed(1) : count(value);
 }
 
 export function percent(value: number | null | undefined): string {

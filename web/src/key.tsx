@@ -21,6 +21,7 @@ export function Key() {
             type="password"
             autoComplete="off"
             required
+            autofocus
             value={key}
             aria-invalid={isWrong}
             onInput={(event) => setKey(event.currentTarget.value)}

@@ -1,4 +1,4 @@
-import { signal, useSignalEffect } from "@preact/signals";
+import { signal } from "@preact/signals";
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { isReachable, models } from "../api";
 import { plural } from "../format";
@@ -6,7 +6,7 @@ import { go, subject } from "../route";
 import { defaults, find, isKept, isLoaded, save } from "../store";
 import { branchAt, newConversation, pathOf, showing, siblings, type Conversation, type Turn } from "../tree";
 import { Icon, IconButton } from "../ui/icon";
-import { announcement, answer, ask, chosenModel, isAnswering, live, stop } from "./answer";
+import { announcement, answer, ask, chosenModel, isAnswering, stop } from "./answer";
 import { Composer } from "./composer";
 import { Message, type Actions } from "./message";
 import { Panel } from "./panel";
@@ -126,36 +126,44 @@ function actionsOf(id: string): Actions {
 function Messages({ conversation, path, isBusy }: { conversation: Conversation; path: Turn[]; isBusy: boolean }) {
   const actions = useMemo(() => actionsOf(conversation.id), [conversation.id]);
   const frame = useRef<HTMLDivElement>(null);
+  const content = useRef<HTMLDivElement>(null);
   const isAtEnd = useRef(true);
+  const top = useRef(0);
   const [isAway, setAway] = useState(false);
   const toEnd = () => frame.current?.scrollTo({ top: frame.current.scrollHeight });
   const onScroll = () => {
     const { scrollHeight, scrollTop, clientHeight } = frame.current!;
-    isAtEnd.current = scrollHeight - scrollTop - clientHeight < 60;
+    const isNear = scrollHeight - scrollTop - clientHeight < 60;
+    // Only a scroll upwards leaves the end: what grows below may be ahead of the scroll that follows it.
+    if (isNear || scrollTop < top.current) isAtEnd.current = isNear;
+    top.current = scrollTop;
     setAway(!isAtEnd.current);
   };
   useEffect(() => {
     isAtEnd.current = true;
     toEnd();
   }, [conversation.id, path.length]);
-  useSignalEffect(() => {
-    void live.value;
-    if (isAtEnd.current) requestAnimationFrame(toEnd);
-  });
+  useEffect(() => {
+    const observer = new ResizeObserver(() => isAtEnd.current && toEnd());
+    observer.observe(content.current!);
+    return () => observer.disconnect();
+  }, []);
   return (
     <div class="messages-frame">
       <div class="messages" ref={frame} onScroll={onScroll} role="log" aria-live="off" aria-label="Messages" tabIndex={0}>
-        {path.map((turn) => (
-          <Message
-            key={turn.id}
-            turn={turn}
-            beside={siblings(conversation, turn)
-              .map((other) => other.id)
-              .join(" ")}
-            isBusy={isBusy}
-            actions={actions}
-          />
-        ))}
+        <div ref={content}>
+          {path.map((turn) => (
+            <Message
+              key={turn.id}
+              turn={turn}
+              beside={siblings(conversation, turn)
+                .map((other) => other.id)
+                .join(" ")}
+              isBusy={isBusy}
+              actions={actions}
+            />
+          ))}
+        </div>
       </div>
       {isAway && (
         <button type="button" class="to-end" aria-label="To the end" title="To the end" onClick={toEnd}>

@@ -33,7 +33,7 @@ function options({ curves, format, most, least = 0.1 }: Props, width: number): u
   return {
     width,
     height: HEIGHT,
-    padding: [8, 8, 0, 0],
+    padding: [8, 28, 0, 0],
     cursor: { points: { size: 6 }, drag: { x: false, y: false } },
     legend: { show: false },
     scales: { y: { range: (_, __, max) => [0, most ?? Math.max(max * 1.15, least)] } },

@@ -9,6 +9,7 @@ export function renderMath(element: HTMLElement): void {
     throwOnError: false,
     strict: "ignore",
     trust: false,
+    errorColor: "var(--bad)",
     maxSize: 40,
     maxExpand: 500,
   });

@@ -68,7 +68,7 @@ function OneLife({ life, steps }: { life: Life; steps: Step[] }) {
     <>
       <div class="life-head">
         <State status={life.status} reason={life.finish_reason} />
-        <p>{isOpen ? `running for ${seconds(life.took_s)}` : whyItEnded(life.choices[0])}</p>
+        <p>{isOpen ? `for ${seconds(life.took_s)} so far` : whyItEnded(life.choices[0])}</p>
         {isOpen && (
           <button type="button" class="danger" onClick={() => void abortRequest(life.id)}>
             Abort
