@@ -176,16 +176,22 @@ FAMILIES = {
 }
 
 
-def write(path: Path, made: Saved, architecture: str) -> Path:
-    """The model as fp32 GGUF, with a vocabulary of bytes."""
-    family, config = FAMILIES[architecture], made.model.config
+def write(
+    path: Path,
+    made: Saved,
+    architecture: str,
+    family: Family | None = None,
+    old_name: Callable[[str], str | None] = lambda name: None,
+) -> Path:
+    """The model as fp32 GGUF, with a vocabulary of bytes; `old_name` are names that the package knows no more."""
+    family, config = family or FAMILIES[architecture], made.model.config
     names = get_tensor_name_map(family.arch, config.num_hidden_layers)
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[family.arch])
     tell_sizes(writer, config, made.arrays)
     family.tell(writer, config)
     tell_tokens(writer, config.vocab_size)
     for name, array in family.before(dict(made.arrays), config).items():
-        told = names.get_name(name, try_suffixes=(".weight", ".bias"))
+        told = old_name(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert told is not None, name
         writer.add_tensor(told, np.ascontiguousarray(array, np.float32))
     writer.write_header_to_file()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from tests.models import families
 from tests.models.cases import CASES, GEMMA, PROMPTS
 from tests.models.driver import Driver
 
+from headrace.load.config import model_config
+from headrace.load.gguf_config import Said, peculiarities, query_scalar
 from headrace.load.gguf_model import open_gguf
 from headrace.load.gguf_names import INNER, LAYOUTS
 from headrace.words.errors import ModelError
@@ -121,16 +124,45 @@ def test_one_expert_is_read_without_the_others(opened):
 
 @pytest.mark.parametrize(("arch", "layers", "scalar"), [("gemma2", 46, 144), ("gemma2", 42, 128), ("gemma3", 62, 144)])
 def test_the_largest_gemmas_scale_attention_by_their_width(arch, layers, scalar):
-    from headrace.load.gguf_config import Said, query_scalar
-
     numbers = {"block_count": layers, "embedding_length": 4608, "attention.head_count": 32, "attention.key_length": 128}
     assert query_scalar(Said({f"{arch}.{name}": n for name, n in numbers.items()}, arch, "model.gguf")) == scalar
 
 
-def test_olmo_3_is_not_taken_for_olmo_2(tmp_path, monkeypatch):
+def test_older_mixtrals_keep_every_expert_as_a_tensor_of_its_own(opened, tmp_path):
+    made, stacked = opened("mixtral")
+    words = {"w1": "ffn_gate", "w2": "ffn_down", "w3": "ffn_up"}
+
+    def old_name(name: str) -> str | None:
+        found = re.fullmatch(r"model\.layers\.(\d+)\.block_sparse_moe\.experts\.(\d+)\.(w\d)\.weight", name)
+        return found and f"blk.{found[1]}.{words[found[3]]}.{found[2]}.weight"
+
+    family = gguf_convert.FAMILIES["MixtralForCausalLM"]._replace(before=gguf_convert.with_pairs)
+    path = gguf_convert.write(tmp_path / "model.gguf", made, "MixtralForCausalLM", family, old_name)
+    old = open_gguf(path).weights
+    assert set(old.names()) == set(stacked.weights.names())
+    assert all(np.array_equal(old.get(name), stacked.weights.get(name)) for name in old.names())
+
+
+@pytest.mark.parametrize(
+    ("pattern", "types"),
+    [(None, "SSSSSF"), (3, "SSFSSF"), (np.array([True, False, True, True, False, False, True]), "SFSSFF")],
+    ids=str,
+)
+def test_gemma_3s_windows_are_told_by_a_number_or_layer_by_layer(pattern, types):
+    numbers = {"block_count": 6, "embedding_length": 48, "attention.head_count": 6}
+    told = {f"gemma3.{name}": n for name, n in numbers.items()}
+    if pattern is not None:
+        told["gemma3.attention.sliding_window_pattern"] = pattern
+    raw = {"head_dim": 8, **peculiarities(Said(told, "gemma3", "model.gguf"))}
+    made = families.make("Gemma3ForCausalLM", **GEMMA, rope_parameters=GEMMA3_ROPES, num_hidden_layers=6)
+    plain = {name: value for name, value in made.raw.items() if name not in ("layer_types", "sliding_window_pattern")}
+    model = Driver(model_config({**plain, **raw, "head_dim": 16}), made.arrays).model
+    assert "".join("F" if spec.window is None else "S" for spec in model.cache_specs()) == types
+
+
+def test_olmo_3_is_not_taken_for_olmo_2(tmp_path):
     made = families.make("Olmo2ForCausalLM")
     windowed = gguf_convert.FAMILIES["Olmo2ForCausalLM"]._replace(tell=lambda writer, _: writer.add_sliding_window(9))
-    monkeypatch.setitem(gguf_convert.FAMILIES, "Olmo2ForCausalLM", windowed)
-    path = gguf_convert.write(tmp_path / "model.gguf", made, "Olmo2ForCausalLM")
+    path = gguf_convert.write(tmp_path / "model.gguf", made, "Olmo2ForCausalLM", windowed)
     with pytest.raises(ModelError, match=r"^model\.gguf: is an OLMo 3"):
         open_gguf(path)
