@@ -17,7 +17,7 @@ export HEADRACE_SHARED_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help demo test check docs page page-check fuzz soak clean
+.PHONY: help demo test check docs page page-check fuzz soak sanitize clean
 
 help:
 	@echo "make demo    install into $(VENV), fetch the default model, generate"
@@ -28,6 +28,7 @@ help:
 	@echo "make fuzz    look for $(FUZZ_EVENTS) scheduler events that break an invariant,"
 	@echo "             and $(FUZZ_HEADERS) damaged files that are neither read nor refused"
 	@echo "make soak    the server under load for $(SOAK_SECONDS) s each, and schemathesis"
+	@echo "make sanitize  build the kernels with sanitizers and run their tests"
 	@echo "make clean   remove $(VENV) and all caches"
 
 demo: $(VENV)/.runs
@@ -68,6 +69,18 @@ fuzz: $(VENV)/.develops
 soak: $(VENV)/.develops
 	HEADRACE_SOAK_SECONDS=$(SOAK_SECONDS) $(BIN)/python -m pytest tests/server/soak.py -s
 	$(BIN)/python -m benchmarks.streams
+
+comma := ,
+SANITIZED := $(BIN)/python -m pytest tests/ops/native -q -p no:cacheprovider --timeout 0
+BUILD_KERNELS = cmake -S . -B build/$(1) -DHEADRACE_SANITIZE=$(2) -DPython_EXECUTABLE=$(abspath $(BIN)/python) && cmake --build build/$(1) -j 2
+sanitize: $(VENV)/.develops
+	$(BIN)/python -m pip -qq install "nanobind>=2.9,<3"
+	$(call BUILD_KERNELS,address,address$(comma)undefined)
+	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
+	    HEADRACE_NATIVE_BUILD=$(abspath build/address) $(SANITIZED)
+	$(call BUILD_KERNELS,thread,thread)
+	LD_PRELOAD=$$(gcc -print-file-name=libtsan.so) TSAN_OPTIONS=halt_on_error=1 \
+	    HEADRACE_NATIVE_BUILD=$(abspath build/thread) $(BIN)/python -m tests.ops.native.races
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

@@ -87,6 +87,15 @@ def test_given_bytes_that_hold_no_usable_block_are_refused():
     assert error.value.parameter == "kv_cache_memory_bytes"
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("num_gpu_blocks_override", 10**12), ("kv_cache_memory_bytes", 10**15)]
+)
+def test_a_cache_larger_than_all_memory_is_refused_by_name(name, value):
+    with pytest.raises(ConfigError, match="GiB of memory; lower it") as refused:
+        plan_cache(resolved(**{name: value}), SMOLLM, 0, 0, machine())
+    assert refused.value.parameter == name
+
+
 def test_a_length_that_nobody_asked_for_shrinks_to_the_cache_with_one_warning(caplog):
     config, layout = resolved(), CacheLayout(101, 16)
     with caplog.at_level(logging.WARNING, logger="headrace"):

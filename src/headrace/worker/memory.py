@@ -48,9 +48,10 @@ def plan_cache(
     share leaves. Raises ConfigError or EngineError when not even one usable block fits.
     """
     size = resolved.block_size
+    per_block = block_bytes(specs, size)
+    _check_asked_bytes(resolved, per_block, hardware)
     if resolved.num_blocks is not None:
         return CacheLayout(resolved.num_blocks + NULL_BLOCKS, size)
-    per_block = block_bytes(specs, size)
     useful = resolved.scheduler.max_num_seqs * -(-resolved.scheduler.max_model_len // size) + NULL_BLOCKS
     if per_block == 0:
         return CacheLayout(useful, size)
@@ -72,6 +73,21 @@ def plan_cache(
             "max_num_seqs, or set kv_cache_memory_bytes"
         )
     return CacheLayout(min(useful, max(CPU_CACHE_CAP_BYTES, least) // per_block, free // per_block), size)
+
+
+def _check_asked_bytes(resolved: Resolved, per_block: int, hardware: Hardware) -> None:
+    """ConfigError for a cache that was asked for and is larger than all memory."""
+    limit = hardware.memory_limit_bytes
+    for name, num_bytes in (
+        ("num_gpu_blocks_override", (resolved.num_blocks or 0) * per_block),
+        ("kv_cache_memory_bytes", resolved.kv_cache_memory_bytes or 0),
+    ):
+        if num_bytes > limit:
+            raise ConfigError(
+                name,
+                f"asks for a cache of {_gib(num_bytes)} in blocks of {resolved.block_size} tokens, and there are "
+                f"{_gib(limit)} of memory; lower it",
+            )
 
 
 def fit_model_len(resolved: Resolved, layout: CacheLayout) -> Resolved:

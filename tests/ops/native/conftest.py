@@ -1,18 +1,11 @@
-"""The native kernels as an installed package has them, or as a hand-made build left them in build/native."""
+"""The tests of the native kernels run where there are kernels."""
 
 from __future__ import annotations
 
-import importlib.util
-from pathlib import Path
-
 import pytest
+from tests.ops.native.built import use_build
 
-import headrace
-
-BUILD = Path(__file__).resolve().parents[3] / "build" / "native"
-if importlib.util.find_spec("headrace._native") is None and BUILD.is_dir():
-    headrace.__path__.append(str(BUILD))
-HAS_KERNELS = importlib.util.find_spec("headrace._native") is not None
+HAS_KERNELS = use_build()
 collect_ignore_glob = [] if HAS_KERNELS else ["test_*.py"]
 
 
