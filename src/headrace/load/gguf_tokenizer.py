@@ -122,7 +122,7 @@ def bytewise(entries: Entries, tokens: Sequence[str], pre: Pre) -> Backend:
     try:
         backend = Backend(models.BPE(vocabulary, merges, ignore_merges=pre.takes_words))
     except Exception as error:
-        raise entries.refuse("merges", f"does not fit the tokens: {error}") from None
+        raise entries.refuse("merges", f"does not fit the tokens: {' '.join(str(error).split())[:120]}") from None
     if pre.composes:
         backend.normalizer = normalizers.NFC()
     backend.pre_tokenizer = cutter(pre)
