@@ -21,9 +21,9 @@ sys.exit(run(["chat"], Opener()))
 class Terminal:
     """A program at a pseudo-terminal."""
 
-    def __init__(self, code: str) -> None:
+    def __init__(self, code: str, **more: str) -> None:
         self._master, slave = pty.openpty()
-        environment = {**os.environ, "TERM": "dumb", "PYTHONPATH": str(ROOT)}
+        environment = {**os.environ, "TERM": "dumb", "PYTHONPATH": str(ROOT), **more}
         streams = {"stdin": slave, "stdout": slave, "stderr": slave}
         command = [sys.executable, "-c", code]
         self.process = subprocess.Popen(command, env=environment, start_new_session=True, **streams)

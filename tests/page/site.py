@@ -115,6 +115,7 @@ def served(**settings: object) -> Iterator[Site]:
     service = Service(llm, asked, flight)
     sock = socket.socket()
     sock.bind(("127.0.0.1", 0))
+    sock.listen(128)
     server = uvicorn.Server(uvicorn.Config(make_app(service), lifespan="off", log_config=None, access_log=False))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [sock]})
     thread.start()

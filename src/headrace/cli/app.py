@@ -14,26 +14,33 @@ from headrace.cli import bench, models
 from headrace.cli.chat import chat
 from headrace.cli.doctor import doctor
 from headrace.cli.generate import generate
+from headrace.cli.help import print_help, wanted_help
 from headrace.cli.model import OpenLLM, open_llm
 from headrace.cli.run_batch import run_batch
 from headrace.cli.serve import serve
 from headrace.cli.streams import drop_output
+from headrace.cli.top import top
 from headrace.words.errors import HeadraceError, nearest
 
 USAGE_ERROR = 2
 FAILURE = 1
 INTERRUPTED = 130
 NO_PROMPT = " Write it on the command line, or - to read it from standard input."
-EPILOG = "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `headrace COMMAND --help` lists the options."
+EPILOG = (
+    "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `headrace COMMAND --help` lists the options, "
+    "`--help=WORD` those of a group, a name or a subject, `--help=all` every one."
+)
 
-app = typer.Typer(add_completion=False, no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False)
-app.command(epilog=EPILOG)(generate)
-app.command(epilog=EPILOG)(chat)
-app.command(epilog=EPILOG)(serve)
-app.add_typer(models.app, name="models")
-app.add_typer(bench.app, name="bench")
-app.command(epilog=EPILOG)(doctor)
-app.command("run-batch", epilog=EPILOG)(run_batch)
+app = typer.Typer(add_completion=True, no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False)
+ASK, SERVE, LOOK = "Ask a model", "Serve models", "Look into things"
+app.command(epilog=EPILOG, rich_help_panel=ASK)(generate)
+app.command(epilog=EPILOG, rich_help_panel=ASK)(chat)
+app.command("run-batch", epilog=EPILOG, rich_help_panel=ASK)(run_batch)
+app.command(epilog=EPILOG, rich_help_panel=SERVE)(serve)
+app.command(epilog=EPILOG, rich_help_panel=SERVE)(top)
+app.add_typer(bench.app, name="bench", rich_help_panel=SERVE)
+app.add_typer(models.app, name="models", rich_help_panel=LOOK)
+app.command(epilog=EPILOG, rich_help_panel=LOOK)(doctor)
 
 
 def _print_version(wanted: bool) -> None:
@@ -57,11 +64,16 @@ def run(arguments: Sequence[str] | None = None, opener: OpenLLM = open_llm) -> i
     """Runs a command line (the process's own by default) and gives its exit code; no exception leaves it."""
     try:
         given = None if arguments is None else list(arguments)
+        if asked := wanted_help(sys.argv[1:] if given is None else given):
+            return print_help(typer.main.get_command(app), *asked)
         code = app(args=given, prog_name="headrace", standalone_mode=False, obj=opener)
         sys.stdout.flush()
         return code if isinstance(code, int) else 0
     except KeyboardInterrupt:
         return INTERRUPTED
+    except SystemExit as left:
+        # A shell that asked for completions.
+        return int(left.code or 0)
     except typer.Abort:
         return FAILURE
     except HeadraceError as error:

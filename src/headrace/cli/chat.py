@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterator
 from typing import Annotated
 
 import typer
 
 from headrace.cli import report
 from headrace.cli.generate import print_stream, sampling_params
-from headrace.cli.model import LogLevelOption, ModelOption, SystemOption, open_model
+from headrace.cli.model import LogLevelOption, ModelOption, SystemOption, open_model, set_log_level
 from headrace.cli.options import Options, engine_options, sampling_options, takes
+from headrace.cli.remote import KeyOption, Server, UrlOption, fields_of
+from headrace.cli.stream import stream
 from headrace.engine.timeline import render
 from headrace.llm import LLM
+from headrace.words import envs
 from headrace.words.config import DEFAULT_MODEL
 from headrace.words.errors import RequestError
+from headrace.words.outputs import RequestOutput
 from headrace.words.params import SamplingParams
 
+Messages = list[dict[str, str]]
+Ask = Callable[[Messages], Iterator[RequestOutput]]
+Explained = Callable[[RequestOutput], RequestOutput]
 HELP = "/exit ends the program, /reset forgets the conversation, Ctrl-C stops an answer"
 
 
@@ -27,27 +35,47 @@ def chat(
     model: ModelOption = DEFAULT_MODEL,
     system: SystemOption = None,
     explain: Annotated[bool, typer.Option("--explain", help="Print the life of each request on stderr.")] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
     log_level: LogLevelOption = None,
     *,
     engine: Options,
     sampling: Options,
 ) -> int:
-    """Chat with a model: it remembers the conversation. /exit ends, /reset forgets, Ctrl-C stops an answer."""
+    """Chat with a model: it remembers the conversation. /exit ends, /reset forgets, Ctrl-C stops an answer.
+
+    With --url a running server answers; then MODEL is its name of the model.
+    """
+    if url is not None:
+        set_log_level(log_level or envs.get("HEADRACE_LOG_LEVEL") or "warning")
+        asked = name or (None if model == DEFAULT_MODEL else model)
+        server, fields = Server(url, api_key, asked), fields_of(sampling, engine)
+        server.get("/v1/models")
+        Conversation(lambda said: server.chat(said, fields), system, server.with_life if explain else None).run()
+        return 0
     with open_model(context, name or model, engine, log_level) as llm:
         params = sampling_params(llm, sampling, max_tokens=None)
         llm.get_chat_template()
-        Conversation(llm, params, system, explain).run()
+        Conversation(_asking(llm, params), system, (lambda output: output) if explain else None).run()
     return 0
 
 
-class Conversation:
-    """What was said, and the next turn."""
+def _asking(llm: LLM, params: SamplingParams) -> Ask:
+    def ask(messages: Messages) -> Iterator[RequestOutput]:
+        rendered = llm.get_chat_template().render(messages)
+        prompt = {"prompt": rendered.text, "prompt_token_ids": rendered.token_ids}
+        return stream(llm.llm_engine, prompt, params)
 
-    def __init__(self, llm: LLM, params: SamplingParams, system: str | None, explain: bool) -> None:
-        self._llm = llm
-        self._params = params
-        self._explain = explain
-        self._head = [] if system is None else [{"role": "system", "content": system}]
+    return ask
+
+
+class Conversation:
+    """What was said, and the next turn. `explained` gives an output with its timeline, None where none is wanted."""
+
+    def __init__(self, ask: Ask, system: str | None, explained: Explained | None) -> None:
+        self._ask = ask
+        self._explained = explained
+        self._head: Messages = [] if system is None else [{"role": "system", "content": system}]
         self._said = list(self._head)
 
     def run(self) -> None:
@@ -71,9 +99,7 @@ class Conversation:
         messages = [*self._said, {"role": "user", "content": text}]
         watch = report.Stopwatch()
         try:
-            rendered = self._llm.get_chat_template().render(messages)
-            prompt = {"prompt": rendered.text, "prompt_token_ids": rendered.token_ids}
-            output = print_stream(self._llm, prompt, self._params)
+            output = print_stream(self._ask(messages))
         except RequestError as error:
             print(f"headrace: {error}", file=sys.stderr)
             return
@@ -83,8 +109,8 @@ class Conversation:
         else:
             print(f"headrace: {report.bad_ends([output])[0]}; /reset forgets the conversation", file=sys.stderr)
         print(report.speed([output], watch.read()).line(), file=sys.stderr)
-        if self._explain:
-            print(render(output), file=sys.stderr)
+        if self._explained:
+            print(render(self._explained(output)), file=sys.stderr)
 
 
 def read_line() -> str | None:

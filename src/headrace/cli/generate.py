@@ -4,17 +4,28 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
 from typing import Annotated
 
 import typer
 
 from headrace.cli import report
-from headrace.cli.model import LogLevelOption, ModelOption, SystemOption, conversation, open_model, read_prompt
+from headrace.cli.model import (
+    LogLevelOption,
+    ModelOption,
+    SystemOption,
+    conversation,
+    open_model,
+    read_prompt,
+    set_log_level,
+)
 from headrace.cli.options import Options, engine_options, sampling_options, takes
+from headrace.cli.remote import KeyOption, Server, UrlOption, all_of, fields_of
 from headrace.cli.stream import stream
 from headrace.engine.inputs import Prompt
 from headrace.engine.timeline import render
 from headrace.llm import LLM
+from headrace.words import envs
 from headrace.words.config import DEFAULT_MODEL
 from headrace.words.outputs import RequestOutput
 from headrace.words.params import SamplingParams
@@ -33,6 +44,8 @@ def generate(
     raw: Annotated[bool, typer.Option("--raw", help="Continue the text as it is, without the chat template.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print everything as JSON.")] = False,
     explain: Annotated[bool, typer.Option("--explain", help="Print the life of each request on stderr.")] = False,
+    url: UrlOption = None,
+    api_key: KeyOption = None,
     log_level: LogLevelOption = None,
     *,
     engine: Options,
@@ -41,23 +54,60 @@ def generate(
     """Answer prompts and print text and speed.
 
     A model with a chat template gets each prompt as a user's message. A single answer is printed while it is made.
-    Where neither you nor the checkpoint says otherwise it has 256 tokens at most, and the temperature is 0.2.
+    Where neither you nor the checkpoint says otherwise it has 256 tokens at most, and the temperature is 0.2. With
+    --url a running server answers; then --model is its name of the model.
     """
+    if url is not None:
+        set_log_level(log_level or envs.get("HEADRACE_LOG_LEVEL") or "warning")
+        server = Server(url, api_key, None if model == DEFAULT_MODEL else model)
+        fields = fields_of({"max_tokens": MAX_TOKENS, **sampling}, engine)
+        return ask_server(server, [read_prompt(text) for text in prompts], fields, system, raw, as_json, explain)
     with open_model(context, model, engine, log_level) as llm:
         params = sampling_params(llm, sampling)
         texts = [read_prompt(text) for text in prompts]
         items = [prompt_of(llm, text, system, raw) for text in texts]
         watch = report.Stopwatch()
         if len(items) == 1 and params.n == 1 and not as_json:
-            outputs = [print_stream(llm, items[0], params)]
+            outputs = [print_stream(stream(llm.llm_engine, items[0], params))]
         else:
             outputs = llm.generate(items, params)
         seconds = watch.read()
+    tell_answers(model, texts, outputs, seconds, as_json)
+    return tell_the_rest(outputs, seconds, explain)
+
+
+def ask_server(
+    server: Server,
+    texts: list[str],
+    fields: Options,
+    system: str | None,
+    raw: bool,
+    as_json: bool,
+    explain: bool,
+) -> int:
+    """As `generate`, of a server."""
+    watch = report.Stopwatch()
+    if raw:
+        streams = [server.complete(text if system is None else f"{system}\n\n{text}", fields) for text in texts]
+    else:
+        streams = [server.chat(conversation(system, text), fields) for text in texts]
+    if len(texts) == 1 and fields.get("n", 1) == 1 and not as_json:
+        outputs = [print_stream(streams[0])]
+    else:
+        outputs = all_of(streams)
+    seconds = watch.read()
+    if explain:
+        outputs = [server.with_life(output) for output in outputs]
+    tell_answers(server.model or server.url, texts, outputs, seconds, as_json)
+    return tell_the_rest(outputs, seconds, explain)
+
+
+def tell_answers(model: str, texts: list[str], outputs: list[RequestOutput], seconds: float, as_json: bool) -> None:
+    """What was not printed while it came."""
     if as_json:
         print(json.dumps(report.as_json(model, outputs, seconds), ensure_ascii=False))
-    elif len(items) > 1 or params.n > 1:
+    elif len(texts) > 1 or len(outputs[0].outputs) > 1:
         print_answers(texts, outputs)
-    return tell_the_rest(outputs, seconds, explain)
 
 
 def sampling_params(llm: LLM, given: Options, max_tokens: int | None = MAX_TOKENS) -> SamplingParams:
@@ -73,11 +123,11 @@ def prompt_of(llm: LLM, text: str, system: str | None, raw: bool) -> Prompt:
     return {"prompt": chat.text, "prompt_token_ids": chat.token_ids}
 
 
-def print_stream(llm: LLM, prompt: Prompt, params: SamplingParams) -> RequestOutput:
+def print_stream(outputs: Iterator[RequestOutput]) -> RequestOutput:
     """Prints an answer as it comes; gives the final output."""
     shown, output = 0, None
-    for output in stream(llm.llm_engine, prompt, params):
-        text = output.outputs[0].text
+    for output in outputs:
+        text = output.outputs[0].text if output.outputs else ""
         sys.stdout.write(text[shown:])
         sys.stdout.flush()
         shown = len(text)
