@@ -160,7 +160,7 @@ def test_a_misspelt_role_is_answered_with_the_nearest_one():
         ("{{ 1 / 0 }}", "the chat template failed"),
         ("{{ ''.__class__.__mro__ }}", "the chat template failed"),
         ("{% set _ = messages.append(1) %}", "the chat template failed"),
-        ("{{ range(10**9) | list }}", "the chat template failed"),
+        ("{{ range(10**9) | list }}", "passes a number above 100000"),
     ],
 )
 def test_what_a_template_refuses_or_may_not_do_is_an_error_of_the_request(source, cause):

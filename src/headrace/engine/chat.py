@@ -1,4 +1,4 @@
-"""Chat templates: messages to text in jinja2's immutable sandbox, and that text to token ids.
+"""Chat templates: messages to text in a sandbox, and that text to token ids.
 
 What a user writes stays text. A template writes special tokens such as `<|im_end|>` itself, and the rendered text must
 be read with them parsed; a user who writes the same characters must not be able to close a turn with them. So before
@@ -14,21 +14,14 @@ tokens in the messages are broken by a zero-width space for good. That changes w
 
 from __future__ import annotations
 
-import datetime
 import json
 import re
-from collections.abc import Mapping, Sequence
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
-
-import jinja2
-import jinja2.ext
-import jinja2.nodes
-import jinja2.parser
-import jinja2.sandbox
 
 from headrace.engine import checks
 from headrace.engine.inputs import clean_text
+from headrace.engine.template import compile_template, one_line, set_budget
 from headrace.engine.tokenizer import Tokenizer
 from headrace.words.errors import PromptTooLongError, RequestError, nearest
 from headrace.words.params import Limits
@@ -59,7 +52,7 @@ class ChatTemplate:
     ) -> None:
         """`special_tokens` are the names that templates know: bos_token, eos_token, …"""
         self._max_chars = max_chars
-        self._template = _compile(source)
+        self._template = compile_template(source)
         self._tokenizer = tokenizer
         self._variables = dict(special_tokens or {})
         texts = {tokenizer.token_bytes(i).decode("utf-8", "replace"): i for i in sorted(tokenizer.special_ids)}
@@ -122,6 +115,7 @@ class ChatTemplate:
 
     def _fill(self, conversation: list[Any], add_generation_prompt: bool, extra: Mapping[str, Any]) -> str:
         known = {"messages": conversation, "add_generation_prompt": add_generation_prompt}
+        set_budget(len(conversation), sum(len(m.get("content") or "") for m in conversation))
         try:
             return self._template.render({"tools": None, "documents": None, **self._variables, **extra, **known})
         except RequestError:
@@ -131,19 +125,25 @@ class ChatTemplate:
                 # Most templates take a message that only calls tools without content, some only with one of None.
                 whole = [{"content": None, **message} for message in conversation]
                 return self._fill(whole, add_generation_prompt, extra)
-            raise RequestError("messages", f"the chat template failed: {_one_line(error)}") from error
+            raise RequestError("messages", f"the chat template failed: {one_line(error)}") from error
 
     def _break_specials(self, value: Any, mark: str) -> Any:
         """A copy in which no text holds a special token whole."""
         if isinstance(value, str):
-            while match := self._specials.search(value):
-                value = value[: match.start() + 1] + mark + value[match.start() + 1 :]
-            return value
+            return mark.join(self._cut(value))
         if isinstance(value, list | tuple):
             return type(value)(self._break_specials(item, mark) for item in value)
         if isinstance(value, dict):
             return {self._break_specials(k, mark): self._break_specials(v, mark) for k, v in value.items()}
         return value
+
+    def _cut(self, text: str) -> Iterator[str]:
+        """The text in pieces that end behind the first character of each special token, also where two overlap."""
+        start = 0
+        while match := self._specials.search(text, start):
+            yield text[start : match.start() + 1]
+            start = match.start() + 1
+        yield text[start:]
 
     def _encode_pieces(self, text: str, mark: str) -> list[int]:
         """Ids of a text whose whole special tokens are the template's, and all others text."""
@@ -227,59 +227,9 @@ def _check_final(message: Mapping[str, Any]) -> None:
 
 def _unused_character(*values: Any) -> str:
     """A private character that occurs in none of the values."""
-    used = set(json.dumps(values, ensure_ascii=False, default=str))
+    text = json.dumps(values, ensure_ascii=False, default=str)
+    # Looking for a few is cheap; all characters are only listed for a text that has those.
+    if (mark := next((chr(code) for code in _PRIVATE[:16] if chr(code) not in text), None)) is not None:
+        return mark
+    used = set(text)
     return next(chr(code) for code in _PRIVATE if chr(code) not in used)
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-class _GenerationTag(jinja2.ext.Extension):
-    """`{% generation %}…{% endgeneration %}` marks what is trained on; here it is its body, in a scope of its own."""
-
-    tags = {"generation"}
-
-    def parse(self, parser: jinja2.parser.Parser) -> jinja2.nodes.Node:
-        line = next(parser.stream).lineno
-        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
-        return jinja2.nodes.Scope(body).set_lineno(line)
-
-
-@cache
-def _environment() -> jinja2.sandbox.ImmutableSandboxedEnvironment:
-    environment = jinja2.sandbox.ImmutableSandboxedEnvironment(
-        trim_blocks=True, lstrip_blocks=True, extensions=[_GenerationTag, jinja2.ext.loopcontrols]
-    )
-    environment.filters["tojson"] = _to_json
-    environment.globals["raise_exception"] = _raise_exception
-    environment.globals["strftime_now"] = _strftime_now
-    return environment
-
-
-def _compile(source: str) -> jinja2.Template:
-    if not isinstance(source, str):
-        raise RequestError("chat_template", f"must be the text of a template, got {checks.shown(source)}")
-    try:
-        return _environment().from_string(source)
-    except jinja2.TemplateError as error:
-        raise RequestError("chat_template", f"cannot be read: {_one_line(error)}") from error
-
-
-def _to_json(
-    value: Any,
-    ensure_ascii: bool = False,
-    indent: int | None = None,
-    separators: tuple[str, str] | None = None,
-    sort_keys: bool = False,
-) -> str:
-    """Plain JSON; jinja2's own filter escapes for HTML."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
-
-
-def _raise_exception(message: str) -> None:
-    raise RequestError("messages", f"the chat template refuses: {' '.join(str(message).split())}")
-
-
-def _strftime_now(form: str) -> str:
-    return datetime.datetime.now().strftime(form)
