@@ -245,7 +245,9 @@ class AsyncLLM:
                 return
 
     def _take(self, events: list[TokenEvent]) -> None:
-        for state in self.engine.outputs.take(events):
+        touched = self.engine.outputs.take(events)
+        self.engine.metrics.progressed(touched)
+        for state in touched:
             stream = self._streams.get(state.request.request_id)
             if stream is not None and (stream.kind != "final" or state.is_finished):
                 stream.wake()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from headrace.engine.core import EngineCore
@@ -110,10 +110,21 @@ class EngineMetrics:
         self._queue = Window()
         self._whole = Window()
         self._listeners: list[Callable[[RequestState], None]] = []
+        self._watchers: list[Callable[[RequestState], None]] = []
 
     def listen(self, listener: Callable[[RequestState], None]) -> None:
         """`listener` hears of every request that ended, in the thread that reads the outputs."""
         self._listeners.append(listener)
+
+    def watch(self, watcher: Callable[[RequestState], None]) -> None:
+        """`watcher` hears of every request that something happened to, in the thread that reads the outputs."""
+        self._watchers.append(watcher)
+
+    def progressed(self, states: Iterable[RequestState]) -> None:
+        """These were given events."""
+        for watcher in self._watchers:
+            for state in states:
+                watcher(state)
 
     def observe(self, state: RequestState) -> None:
         """Takes the times of a finished request."""

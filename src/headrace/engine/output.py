@@ -37,6 +37,13 @@ class Life(NamedTuple):
     seed: int | None
 
 
+class Waits(NamedTuple):
+    """What a request's reader waited, in seconds: for the first token (once), and for each later one of a choice."""
+
+    first_s: float | None
+    gaps_s: list[float]
+
+
 class ChoiceText:
     """The text of one continuation as far as it may be shown: a tail that may begin a stop string is held back."""
 
@@ -80,6 +87,7 @@ class ChoiceState:
         self.finish: Finish | None = None
         self.has_news = False
         self.token_ids: list[int] = []
+        self.last_token_s: float | None = None
         self._seed = request.seed
         self._texts = texts if request.sampling.detokenize else None
         self._text = ChoiceText(self._texts, request.sampling) if self._texts else None
@@ -164,6 +172,7 @@ class RequestState:
         self._prompt_logprobs: list[PositionLogprobs | None] = [None]
         self._num_cached_tokens = 0
         self._last: TokenEvent | None = None
+        self._waits = Waits(None, [])
 
     @property
     def is_finished(self) -> bool:
@@ -194,15 +203,29 @@ class RequestState:
             self._take_prompt_logprobs(event.prompt_logprobs)
         if self._choices:
             self._choices[event.choice].take(event)
-        times = self.metrics
         if event.token_ids:
-            times.first_token_s = event.time_s if times.first_token_s is None else times.first_token_s
-            times.last_token_s = event.time_s
-            times.token_times_s += [event.time_s] * len(event.token_ids)
+            self._note_tokens(event)
         if event.finish is not None:
             self._num_open -= 1
-            times.finished_s = event.time_s
+            self.metrics.finished_s = event.time_s
             self._note_schedule(event.timeline)
+
+    def take_waits(self) -> Waits:
+        """Those since the last call."""
+        waits, self._waits = self._waits, Waits(None, [])
+        return waits
+
+    def _note_tokens(self, event: TokenEvent) -> None:
+        times, choice, now_s = self.metrics, self._choices[event.choice], event.time_s
+        if times.first_token_s is None:
+            times.first_token_s = now_s
+            self._waits = self._waits._replace(first_s=now_s - times.arrival_s)
+        times.last_token_s = now_s
+        times.token_times_s += [now_s] * len(event.token_ids)
+        if choice.last_token_s is not None:
+            self._waits.gaps_s.append(now_s - choice.last_token_s)
+        self._waits.gaps_s.extend([0.0] * (len(event.token_ids) - 1))
+        choice.last_token_s = now_s
 
     def _note_schedule(self, timeline: Iterable[Move]) -> None:
         started = next((move.time_s for move in timeline if move.target == "running"), None)

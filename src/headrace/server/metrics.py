@@ -50,7 +50,7 @@ HISTOGRAMS = {
 
 
 class ServerMetrics:
-    """Hears of every finished request; what the engine counts itself is read when somebody asks."""
+    """Hears of tokens and of every finished request; what the engine counts itself is read when somebody asks."""
 
     def __init__(self, llm: AsyncLLM, model_name: str, flight: FlightRecorder) -> None:
         self._llm = llm
@@ -74,26 +74,29 @@ class ServerMetrics:
         times, add = state.metrics, self._add
         add("vllm:request_prompt_tokens", float(len(state.request.prompt_ids)))
         add("vllm:request_generation_tokens", float(state.num_output_tokens))
-        add("vllm:time_to_first_token_seconds", times.time_to_first_token_s)
         add("vllm:request_queue_time_seconds", times.queue_time_s)
         add("vllm:e2e_request_latency_seconds", _gap(times.arrival_s, times.finished_s))
         add("vllm:request_prefill_time_seconds", _gap(times.first_scheduled_s, times.first_token_s))
         add("vllm:request_decode_time_seconds", _gap(times.first_token_s, times.last_token_s))
         add("vllm:request_inference_time_seconds", _gap(times.first_scheduled_s, times.last_token_s))
-        self._add_gaps(state)
+        self._add_pace(state)
         for life in state.lives():
             finish = life.finish
             is_bad = finish is not None and finish.reason is FinishReason.FAILED
             self._num_corrupted += bool(is_bad and finish and "finite" in (finish.detail or ""))
 
-    def _add_gaps(self, state: RequestState) -> None:
-        """Between tokens; of several choices the times are mixed, and their gaps say nothing."""
-        seconds = state.metrics.token_times_s
-        if state.request.n > 1 or len(seconds) < 2:
-            return
-        gaps = self._histograms["vllm:inter_token_latency_seconds"]
-        gaps.add_all(later - earlier for earlier, later in zip(seconds, seconds[1:], strict=False))
-        self._add("vllm:request_time_per_output_token_seconds", (seconds[-1] - seconds[0]) / (len(seconds) - 1))
+    def progressed(self, state: RequestState) -> None:
+        """As tokens come, so that a slow answer is seen while it is slow."""
+        waits = state.take_waits()
+        self._add("vllm:time_to_first_token_seconds", waits.first_s)
+        self._histograms["vllm:inter_token_latency_seconds"].add_all(waits.gaps_s)
+
+    def _add_pace(self, state: RequestState) -> None:
+        """Mean time between tokens; of several choices the times are mixed and say nothing."""
+        times, num_gaps = state.metrics, state.num_output_tokens - 1
+        if state.request.n == 1 and num_gaps > 0 and times.first_token_s is not None and times.last_token_s is not None:
+            pace_s = (times.last_token_s - times.first_token_s) / num_gaps
+            self._add("vllm:request_time_per_output_token_seconds", pace_s)
 
     def _add(self, name: str, value: float | None) -> None:
         self._histograms[name].add(value)

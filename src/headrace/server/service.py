@@ -49,6 +49,7 @@ class Service:
         self._renderers = Beside(TEMPLATE_THREADS, "headrace-template")
         llm.engine.metrics.listen(self.books.finished)
         llm.engine.metrics.listen(self.metrics.finished)
+        llm.engine.metrics.watch(self.metrics.progressed)
 
     def close(self) -> None:
         self._renderers.close()
