@@ -17,6 +17,7 @@ from headrace.server.app import make_app
 from headrace.server.flight import FlightRecorder
 from headrace.server.service import Service
 from headrace.server.settings import Settings
+from headrace.server.spans import Spans
 
 URL = "http://127.0.0.1:8000"
 ROOM = {"max_model_len": 512, "max_num_batched_tokens": 512}
@@ -77,7 +78,11 @@ def engine(executor: FakeExecutor | None = None, **more: Any) -> Engine:
 
 
 def within(
-    work: Callable[[Inside], Awaitable[Any]], made: Engine | None = None, seconds: float = 20, **settings: Any
+    work: Callable[[Inside], Awaitable[Any]],
+    made: Engine | None = None,
+    seconds: float = 20,
+    spans: Spans | None = None,
+    **settings: Any,
 ) -> Any:
     """Runs `await work(inside)`; every block is free again when it ends."""
 
@@ -87,7 +92,7 @@ def within(
         flight = FlightRecorder(asked.num_steps)
         flight.attach(ours.core)
         llm = AsyncLLM(ours)
-        service = Service(llm, asked, flight)
+        service = Service(llm, asked, flight, spans)
         app = make_app(service)
         transport = httpx.ASGITransport(app, raise_app_exceptions=False)
         try:

@@ -53,6 +53,11 @@ FLAGS: dict[str, tuple[Any, str, str]] = {
     "step_timeout": (float, "wedge_timeout_s", "seconds after which a step counts as stuck"),
     "send_timeout": (float, "send_timeout_s", "seconds that a reader may leave its stream full"),
     "max_body_bytes": (int, "max_body_bytes", "largest body of a request"),
+    "otlp_traces_endpoint": (
+        str,
+        "otlp_traces_endpoint",
+        "where OpenTelemetry spans go, as http://localhost:4318/v1/traces; needs headrace[otel]",
+    ),
     "max_connections": (int, "max_connections", "connections at once; default: what ulimit -n allows"),
 }
 """Flags of the server: their kind, the field of Settings, and what the help says."""

@@ -15,6 +15,7 @@ from headrace.server import page
 from headrace.server.errors import ApiError, Dialect, api_error, error_response, overloaded
 from headrace.server.logs import log_response
 from headrace.server.service import Service
+from headrace.server.spans import PARENT, trace_headers
 from headrace.words.log import get_logger
 
 log = get_logger(__name__)
@@ -41,6 +42,7 @@ class Gate:
         headers = Headers(scope=scope)
         request_id = _request_id(headers)
         scope["headrace.request_id"] = request_id
+        PARENT.set(trace_headers(headers))
         response = _Watched(send, request_id)
         started_s = time.monotonic()
         if scope["method"] == "POST":

@@ -27,6 +27,7 @@ from headrace.server.http import bounded_protocol
 from headrace.server.ready import ready_text
 from headrace.server.service import Service
 from headrace.server.settings import Settings
+from headrace.server.spans import Spans, make_spans
 from headrace.server.watch import Watchdog
 from headrace.words import envs
 from headrace.words.config import EngineConfig
@@ -58,6 +59,7 @@ def serve(asked: EngineConfig, settings: Settings, build: Build = _build) -> int
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     settings = _with_connections(settings)
     started_s = time.monotonic()
+    spans = make_spans(settings.otlp_traces_endpoint, settings.model_name)
     sock = ports.bind(settings.host, settings.port)
     with sock:
         weights = _Weights()
@@ -68,7 +70,7 @@ def serve(asked: EngineConfig, settings: Settings, build: Build = _build) -> int
         flight.attach(engine.core)
         port = sock.getsockname()[1]
         text = ready_text(engine, settings, port, weights.num_bytes, time.monotonic() - started_s)
-        return _run(AsyncLLM(engine), settings, flight, sock, text)
+        return _run(AsyncLLM(engine), settings, flight, spans, sock, text)
 
 
 def _with_connections(settings: Settings) -> Settings:
@@ -109,8 +111,10 @@ def _ended_by_signals() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _run(llm: AsyncLLM, settings: Settings, flight: FlightRecorder, sock: socket.socket, text: str) -> int:
-    service = Service(llm, settings, flight)
+def _run(
+    llm: AsyncLLM, settings: Settings, flight: FlightRecorder, spans: Spans, sock: socket.socket, text: str
+) -> int:
+    service = Service(llm, settings, flight, spans)
     config = uvicorn.Config(
         make_app(service),
         http=bounded_protocol(settings),

@@ -21,6 +21,7 @@ from headrace.server.flight import FlightRecorder
 from headrace.server.generation import Generation
 from headrace.server.metrics import ServerMetrics
 from headrace.server.settings import Settings
+from headrace.server.spans import NoSpans, Spans
 from headrace.server.sse import EventStream
 
 TEMPLATE_THREADS = 4
@@ -34,12 +35,15 @@ REFUSED_VARIABLES = frozenset(
 class Service:
     """Lives as long as the server; used from its event loop."""
 
-    def __init__(self, llm: AsyncLLM, settings: Settings, flight: FlightRecorder | None = None) -> None:
+    def __init__(
+        self, llm: AsyncLLM, settings: Settings, flight: FlightRecorder | None = None, spans: Spans | None = None
+    ) -> None:
         self.llm = llm
         self.settings = settings
         self.flight = flight or FlightRecorder(settings.num_steps)
         self.books = Books(llm.engine.core, settings.num_remembered)
         self.metrics = ServerMetrics(llm, settings.model_name, self.flight)
+        self.spans = spans or NoSpans()
         self.is_draining = False
         self.senders: dict[EventStream, None] = {}
         self.started_s = int(time.time())
@@ -49,16 +53,19 @@ class Service:
         self._renderers = Beside(TEMPLATE_THREADS, "headrace-template")
         llm.engine.metrics.listen(self.books.finished)
         llm.engine.metrics.listen(self.metrics.finished)
+        llm.engine.metrics.listen(self.spans.finished)
         llm.engine.metrics.watch(self.metrics.progressed)
 
     def close(self) -> None:
         self._renderers.close()
+        self.spans.close()
 
     def open(
         self, checked: Sequence[Checked], answer_id: str, streams: bool, arrival_s: float | None = None
     ) -> Generation:
         """Queues the prompts of one HTTP request; whoever opens it closes it."""
         generation = Generation(self.llm, checked, answer_id, streams, arrival_s)
+        self.spans.opened(stream.state.request.request_id for stream in generation.streams)
         self.alarm()
         return generation
 

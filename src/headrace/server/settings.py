@@ -34,6 +34,8 @@ class Settings:
     max_connections: int | None = None
     num_remembered: int = 256
     """Finished requests that /v1/requests still knows."""
+    otlp_traces_endpoint: str | None = None
+    """Where OpenTelemetry spans go."""
     num_steps: int = 512
     """Steps that the flight recorder keeps."""
 
