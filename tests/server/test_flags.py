@@ -72,6 +72,17 @@ def test_numbers_below_zero_are_refused(started, arguments, capsys):
     assert run(["serve", *arguments]) == 1 and "must be at least 0" in capsys.readouterr().err
 
 
+def shown(capsys, *arguments):
+    assert run(["serve", *arguments]) == 0
+    return capsys.readouterr().out
+
+
+def test_the_help_of_a_group_lists_its_flags_and_no_others(capsys):
+    text = shown(capsys, "--help=cache")
+    assert "--block-size" in text and "--kv-cache-memory-bytes" in text and "--port" not in text
+    assert "--port" in shown(capsys, "--help=Server") and "--max-num-seqs" in shown(capsys, "--help=scheduling")
+
+
 def test_the_help_lists_the_flags_of_the_server(capsys):
     assert run(["serve", "--help"]) == 0
     text = capsys.readouterr().out

@@ -10,8 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from headrace.cli.groups import grouped_engine_options
 from headrace.cli.model import LogLevel, LogLevelOption, ModelOption
-from headrace.cli.options import Options, engine_keywords, engine_options, option, takes
+from headrace.cli.options import Options, engine_keywords, option, takes
 from headrace.server.settings import LogFormat, Settings
 from headrace.words import envs
 from headrace.words.config import DEFAULT_MODEL, EngineConfig, engine_config
@@ -79,7 +80,7 @@ def _alias(name: str) -> inspect.Parameter:
     return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=kind)
 
 
-@takes(server=server_options, engine=engine_options, others=other_options)
+@takes(server=server_options, engine=grouped_engine_options, others=other_options)
 def serve(
     name: Annotated[str | None, typer.Argument(metavar="[MODEL]", help="The model, as --model names it.")] = None,
     model: ModelOption = DEFAULT_MODEL,
