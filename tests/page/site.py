@@ -65,7 +65,7 @@ THINK = "<think>First I wonder.</think>Then I answer."
 TEXTS = {"markdown": MARKDOWN, "evil": EVIL, "long": LONG, "slow": LONG, "think": THINK}
 PACES_S = {"slow": 0.02, "long": 0.001}
 """Seconds that a step takes, so that tokens come one by one."""
-ROOM = {"max_model_len": 4_096, "num_blocks": 6_000, "max_num_batched_tokens": 4_096, "max_num_seqs": 16}
+ROOM = {"max_model_len": 4_096, "max_num_batched_tokens": 4_096, "max_num_seqs": 16}
 
 
 class Speaker:
@@ -104,10 +104,10 @@ class Site(NamedTuple):
 
 
 @contextmanager
-def served(**settings: object) -> Iterator[Site]:
-    """The application on a free port, on a thread of its own."""
+def served(num_blocks: int = 6_000, **settings: object) -> Iterator[Site]:
+    """The application on a free port, on a thread of its own; its cache has that many blocks of four tokens."""
     speaker = Speaker()
-    made = engine(FakeExecutor(speaker, on_sample=speaker.wait), **ROOM)
+    made = engine(FakeExecutor(speaker, on_sample=speaker.wait), num_blocks=num_blocks, **ROOM)
     asked = Settings(**{"model_names": ("toy",), **settings})
     flight = FlightRecorder(asked.num_steps)
     flight.attach(made.core)

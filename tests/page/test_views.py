@@ -3,7 +3,7 @@
 import httpx
 import pytest
 from tests.page.doing import open_side, press, say
-from tests.page.site import served
+from tests.page.site import LONG, served
 
 
 def test_an_open_request_is_listed_and_can_be_aborted_there(page, site):
@@ -29,6 +29,21 @@ def test_a_life_tells_its_phases_and_why_it_ended(page, site):
     assert "schedule: admitted" in page.inner_text(".moves")
     life = httpx.get(f"{site.url}/v1/requests/{page.inner_text('h1')}").json()["data"][0]
     assert str(life["choices"][0]["seed"]) in page.inner_text(".moves"), "all 64 bits of it"
+
+
+def test_a_preempted_life_shows_when_it_waited_again(open_page):
+    with served(num_blocks=400) as site:
+        page = open_page(site.url)
+        body = {"messages": [{"role": "user", "content": "long"}]}
+        answers = "b => Promise.all([0, 1].map(() => fetch('/v1/chat/completions', {method: 'POST', headers: "
+        answers += "{'content-type': 'application/json'}, body: JSON.stringify(b)}).then(r => r.json())))"
+        texts = [answer["choices"][0]["message"]["content"] for answer in page.evaluate(answers, body)]
+        assert texts == [LONG, LONG], "who was preempted says the same"
+        lines = httpx.get(f"{site.url}/v1/requests").json()["data"]
+        page.goto(f"{site.url}/#/requests/{lines[0]['id']}")
+        page.wait_for_selector(".bar.preempted")
+        assert "preempted, waiting" in page.locator(".lane-name").all_inner_texts()
+        assert "preempted" in page.inner_text(".moves summary")
 
 
 def test_an_unknown_request_is_told_so(desktop, site):

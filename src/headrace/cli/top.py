@@ -31,6 +31,9 @@ LATENCIES = {
     "whole request": "vllm:e2e_request_latency_seconds",
 }
 QUANTILES = (0.5, 0.9, 0.99)
+OTHER_LINES = 21
+"""What stands above and below the list of requests."""
+ONCE_LINES = 40
 COLOURS = {"running": "cyan", "waiting": "yellow", "blocked": "yellow", "stop": "green", "length": "green"}
 
 
@@ -47,7 +50,7 @@ def top(
     if once:
         time.sleep(interval)
         watch.look()
-        console.print(watch.picture(None))
+        console.print(watch.picture(ONCE_LINES))
         return 0
     try:
         with Live(watch.picture(console.height), console=console, screen=True, auto_refresh=False) as live:
@@ -86,16 +89,15 @@ class Watch:
         except HeadraceError as error:
             self._error = str(error)
 
-    def picture(self, height: int | None) -> RenderableType:
-        """At most `height` lines; None: as many as there are."""
+    def picture(self, height: int) -> RenderableType:
+        """Of at most `height` lines."""
         now, before = self._moments[-1], self._moments[-2] if len(self._moments) > 1 else None
         then = next((m for m in self._moments if m.at_s >= now.at_s - WINDOW_S), None)
         parts: list[RenderableType] = [Text(f"headrace top  {self._server.url}", style="bold")]
         if self._error:
             parts.append(Text(self._error, style="red"))
         parts += [_levels(before, then, now), self._speed(), _latencies(then if then is not now else None, now)]
-        room = None if height is None else max(3, height - 21)
-        parts.append(_table(self._requests[:room], len(self._requests)))
+        parts.append(_table(self._requests[: max(3, height - OTHER_LINES)], len(self._requests)))
         return Group(*parts)
 
     def _speed(self) -> RenderableType:

@@ -88,7 +88,7 @@ function splitThinking(text: string, thinking: string): { text: string; thinking
 
 function Waiting() {
   return (
-    <p class="waiting" aria-label="Waiting for the first token">
+    <p class="dots" role="img" aria-label="Waiting for the first token">
       <span /> <span /> <span />
     </p>
   );

@@ -44,7 +44,7 @@ function Board({ all }: { all: Sample[] }) {
         <Tile name="Generated" reading={GENERATED} format={rate} all={all} unit="tok/s" />
         <Tile name="Prompts" reading={PROMPTS} format={rate} all={all} unit="tok/s" />
         <Tile name="KV cache" reading={CACHE} format={percent} all={all} unit="used" />
-        <Tile name="Prefix hits" reading={hits} format={percent} all={all} unit="last minute" />
+        <Tile name="Prefix hits" reading={hits} format={percent} all={all} unit="last min" />
       </dl>
       <div class="charts">
         <Chart

@@ -3,6 +3,8 @@ import { PHASES, spansOf, stepsWithin, type Choice, type Life, type Phase, type 
 
 const MOST_STEPS = 400;
 const NUM_TICKS = 5;
+/** More steps than that leave no room for gaps between them. */
+const MOST_APART = 120;
 
 interface Props {
   life: Life;
@@ -41,9 +43,16 @@ function totalOf(spans: Span[], phase: Phase): number {
   return spans.filter((span) => span.phase === phase).reduce((sum, span) => sum + span.endS - span.startS, 0);
 }
 
-function Row(props: { name: string; total: number | null; children: preact.ComponentChildren }) {
+interface RowProps {
+  name: string;
+  total: number | null;
+  isDense?: boolean;
+  children: preact.ComponentChildren;
+}
+
+function Row(props: RowProps) {
   return (
-    <div class="lane">
+    <div class={`lane ${props.isDense ? "dense" : ""}`}>
       <span class="lane-name">{props.name}</span>
       <div class="lane-bars">{props.children}</div>
       <span class="lane-total">{props.total === null ? "" : seconds(props.total)}</span>
@@ -92,7 +101,7 @@ function Steps({ steps, endS }: { steps: (Step & { atS: number })[]; endS: numbe
   const note = steps.length > MOST_STEPS ? `; the first ${MOST_STEPS} are drawn` : "";
   return (
     <>
-      <Row name="engine steps" total={null}>
+      <Row name="engine steps" total={null} isDense={shown.length > MOST_APART}>
         {shown.map((step) => (
           <span
             key={step.step}
