@@ -1,7 +1,7 @@
 import { seconds } from "../format";
 import { PHASES, spansOf, stepsWithin, type Choice, type Life, type Phase, type Span, type Step } from "./data";
 
-const MOST_STEPS = 400;
+const MOST_STEPS = 600;
 const NUM_TICKS = 5;
 /** More steps than that leave no room for gaps between them. */
 const MOST_APART = 120;
