@@ -17,10 +17,11 @@ export HEADRACE_SHARED_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help demo test check docs page page-check fuzz soak sanitize clean
+.PHONY: help demo serve test check docs page page-check fuzz soak sanitize clean
 
 help:
 	@echo "make demo    install into $(VENV), fetch the default model, generate"
+	@echo "make serve   install, then serve the default model and the web page at http://127.0.0.1:8000/"
 	@echo "make test    install with the development tools, run every test"
 	@echo "make check   lint, types, import rules, budgets, generated docs"
 	@echo "make docs    write the generated docs again"
@@ -33,6 +34,9 @@ help:
 
 demo: $(VENV)/.runs
 	$(BIN)/headrace generate --model $(MODEL) "$(PROMPT)"
+
+serve: $(VENV)/.runs
+	$(BIN)/headrace serve --model $(MODEL)
 
 test: $(VENV)/.develops
 	$(BIN)/python -m pytest -n $(WORKERS)
