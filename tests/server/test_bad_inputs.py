@@ -1,6 +1,7 @@
 """Bad inputs, row by row of the specification's table: each is refused by name while good streams run on untouched."""
 
 import asyncio
+import gc
 import json
 import time
 
@@ -84,6 +85,8 @@ CASES = {
         chat(messages=[{"role": "user", "content": [{"type": "image_url", "image_url": {"url": "http://127.0.0.1"}}]}]),
         400,
     ),
+    "more fields than anybody sends": (chat(**{f"x{i}": 1 for i in range(2_000)}), 400),
+    "more variables than templates have": (chat(chat_template_kwargs={f"x{i}": 1 for i in range(300)}), 400),
     "28 unknown model": (chat(model="gpt-9"), 404),
     "28 unknown model of a completion": (complete(model="x" * 100_000), 404),
     "a number for a text": (chat(model=5), 400),
@@ -239,6 +242,39 @@ def test_17_a_lone_surrogate_is_answered_as_its_replacement():
         return odd.status_code, odd.json()["choices"][0]["text"][:2]
 
     assert within(work) == (200, "a\ufffd")
+
+
+def test_names_of_python_are_names_of_a_template_too():
+    kwargs = {"self": 1, "context": 2, "template": 3, "environment": 4}
+    assert within(lambda c: c.post(CHAT, {"messages": HELLO, "chat_template_kwargs": kwargs})).status_code == 200
+
+
+def test_millions_of_values_are_refused_before_they_are_read():
+    async def work(c):
+        started = time.thread_time()
+        responses = [
+            await c.http.post(COMPLETE, content=b'{"prompt": [' + b"[1]," * 2_500_000 + b"[1]]}", headers=JSON),
+            await c.http.post(COMPLETE, content=b'{"messages": [' + b"{}," * 1_500_000 + b"{}]}", headers=JSON),
+        ]
+        return responses, time.thread_time() - started
+
+    (many, some), took = within(work)
+    assert many.status_code == some.status_code == 400 and "2000000 values" in many.text
+    assert took < 1.5 and gc.isenabled()
+
+
+def test_a_request_that_can_never_be_queued_is_400_and_one_that_cannot_now_leaves_nothing_behind():
+    made = engine(others={"max_num_queued_tokens": 100})
+
+    async def work(c):
+        never = await c.post(COMPLETE, {"prompt": [[65] * 30] * 4})
+        tasks = [c.post(COMPLETE, {"prompt": [[65] * 30] * 3, "max_tokens": 1}) for _ in range(2)]
+        return never, await asyncio.gather(*tasks), c.engine.metrics.snapshot().num_accepted
+
+    never, answers, accepted = within(work, made)
+    assert never.status_code == 400 and "100" in never.text
+    assert sorted(answer.status_code for answer in answers) in ([200, 200], [200, 503])
+    assert accepted == 3 * sum(answer.status_code == 200 for answer in answers)
 
 
 def test_31_the_same_chosen_id_twice_is_two_answers():

@@ -46,6 +46,27 @@ def test_with_a_key_the_host_does_not_matter():
     assert within(lambda c: c.get("/v1/models", headers=headers), api_keys=("secret",)).status_code == 200
 
 
+@pytest.mark.parametrize("key", ["schlüssel€", "日本", "a b", "{}%s\\"])
+def test_a_key_may_have_any_characters_that_can_be_printed(key):
+    bearer, other = {"authorization": b"Bearer " + key.encode()}, {"x-api-key": key.encode()}
+
+    async def work(c):
+        return [(await c.get("/v1/models", headers=h)).status_code for h in (bearer, other, {"x-api-key": b"\xff\xfe"})]
+
+    assert within(work, api_keys=(key,)) == [200, 200, 401]
+
+
+@pytest.mark.parametrize("key", ["", " ", " a", "a\n", "a\x00b"])
+def test_a_key_that_nobody_could_send_or_anybody_does_is_refused(key):
+    with pytest.raises(ConfigError, match="api_key: must be printable"):
+        check_settings(Settings(model_names=("toy",), host="0.0.0.0", api_keys=("good", key)))
+
+
+def test_a_request_with_two_hosts_is_refused():
+    headers = [("host", "127.0.0.1"), ("host", "evil.example")]
+    assert within(lambda c: c.get("/v1/models", headers=headers)).status_code == 403
+
+
 @pytest.mark.parametrize("host", ["localhost", "127.0.0.1:8000", "[::1]:9", "LOCALHOST:1"])
 def test_without_a_key_this_machine_is_served(host):
     assert within(lambda c: c.get("/v1/models", headers={"host": host})).status_code == 200

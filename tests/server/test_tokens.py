@@ -70,6 +70,15 @@ def test_ids_outside_the_vocabulary_are_refused(tokens):
     assert response.status_code == 400 and response.json()["error"]["param"] == "tokens"
 
 
+def test_more_ids_than_a_context_holds_are_refused_and_long_lists_are_read():
+    async def work(c):
+        too_many = await c.post("/detokenize", {"tokens": [70] * 200_000})
+        strings = done(await c.post("/tokenize", {"prompt": "ab" * 6_000, "return_token_strs": True}))["token_strs"]
+        return too_many.status_code, done(await c.post("/detokenize", {"tokens": [70] * 10_000})), "".join(strings)
+
+    assert within(work) == (400, {"prompt": "F" * 10_000}, "ab" * 6_000)
+
+
 @pytest.mark.parametrize("body", [{}, {"prompt": "a", "messages": HELLO}])
 def test_either_a_prompt_or_messages_are_tokenized(body):
     assert within(lambda c: c.post("/tokenize", body)).status_code == 400

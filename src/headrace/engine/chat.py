@@ -62,6 +62,7 @@ class ChatTemplate:
 
     def render(
         self,
+        /,
         messages: Sequence[Message],
         add_generation_prompt: bool = True,
         continue_final_message: bool = False,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import get_args
 
@@ -87,6 +87,11 @@ class Stream:
         """What is new (as `delta`), or what there is."""
         self.has_news = False
         return self.state.output(delta=self.kind == "delta")
+
+
+def num_prompt_tokens(checked: Iterable[Checked]) -> int:
+    """As the queue counts them: once for each continuation."""
+    return sum(len(each.request.prompt_ids) * each.request.n for each in checked)
 
 
 class AsyncLLM:
@@ -204,20 +209,21 @@ class AsyncLLM:
         self.check_alive()
         checks.one_of("kind", kind, get_args(OutputKind))
         self._bind()
-        self._check_room(checked)
+        self.check_room([checked])
         request = self.engine.inputs.admit(checked, client_id, arrival_s)
         stream = Stream(self.engine.outputs.add(request), kind, news)
         self._streams[request.request_id] = stream
         self.engine.core.put(Add(request))
         return stream
 
-    def _check_room(self, checked: Checked) -> None:
-        core, resolved, request = self.engine.core, self.engine.resolved, checked.request
+    def check_room(self, checked: Sequence[Checked]) -> None:
+        """Whether the queue takes all of these; raises QueueFullError."""
+        core, resolved = self.engine.core, self.engine.resolved
         limit = resolved.max_num_queued_requests
-        if limit is not None and core.num_queued + request.n > limit:
+        if limit is not None and core.num_queued + sum(each.request.n for each in checked) > limit:
             raise QueueFullError(f"the queue of {limit} requests is full; try again later")
         limit = resolved.max_num_queued_tokens
-        if limit is not None and core.num_queued_tokens + len(request.prompt_ids) * request.n > limit:
+        if limit is not None and core.num_queued_tokens + num_prompt_tokens(checked) > limit:
             raise QueueFullError(f"the queue of {limit} tokens is full; try again later")
 
     def _bind(self) -> None:

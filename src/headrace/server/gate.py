@@ -67,7 +67,8 @@ class Gate:
 
     def _check_key(self, headers: Headers) -> None:
         kind, _, token = headers.get("authorization", "").partition(" ")
-        given = (token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")).encode("utf-8", "replace")
+        # Headers are read as Latin-1, which gives their bytes back whatever a client took for its characters.
+        given = (token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")).encode("latin-1")
         # Every key is compared, so that time tells nothing.
         if not max([hmac.compare_digest(given, key) for key in self._keys]):
             message = "a valid API key is needed, as `Authorization: Bearer KEY`"
@@ -75,7 +76,8 @@ class Gate:
 
     def _check_origin(self, headers: Headers) -> None:
         """Without a key only this machine may ask, and no web page of somebody else's through its browser."""
-        if not _is_one_of(f"//{headers.get('host', '')}", self._hosts):
+        hosts = headers.getlist("host")
+        if len(hosts) != 1 or not _is_one_of(f"//{hosts[0]}", self._hosts):
             raise ApiError(403, "the Host header must name this machine; set an API key to serve others")
         origin = headers.get("origin")
         if origin is not None and not _is_one_of(origin, self._hosts):

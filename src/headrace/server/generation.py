@@ -34,7 +34,7 @@ class Generation:
         self.news = asyncio.Event()
         self.streams: list[Stream] = []
         self.is_gone = False
-        self._retry_after_s = 1
+        llm.check_room(checked)
         try:
             for each in checked:
                 self.streams.append(llm.open(each, client_id, arrival_s, kind, self.news))

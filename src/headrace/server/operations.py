@@ -89,7 +89,7 @@ def _known(service: Service, name: str) -> list[dict[str, Any]]:
 
 
 def steps(service: Service, asked: Request) -> Response:
-    last = asked.query_params.get("last", "")
+    last = asked.query_params.get("last", "")[:9]
     records = service.flight.read()
     return json_response(
         {"object": "list", "data": records[-int(last) :] if last.isdecimal() and int(last) else records}

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from headrace.engine.host import AsyncLLM
+from headrace.engine.host import AsyncLLM, num_prompt_tokens
 from headrace.engine.inputs import Checked, Prompt
 from headrace.server.errors import ApiError, bad_request
 from headrace.server.protocol.fields import Body, SamplingFields, check_extra
@@ -84,7 +84,7 @@ async def check_all(
     """
     names = {"prompt": param, "prompt_token_ids": param, **(names or {})}
     _check_number(llm, len(prompts) * max(1, params.n if isinstance(params, SamplingParams) else 1), params)
-    found = []
+    found, num_tokens = [], 0
     for number, prompt in enumerate(prompts):
         if number:
             await asyncio.sleep(0)
@@ -96,6 +96,8 @@ async def check_all(
             raise _renamed(error, names) from None
         _check_room(llm, len(checked.request.prompt_ids), param)
         found.append(checked)
+        num_tokens += num_prompt_tokens([checked])
+        _check_tokens(llm, num_tokens, param)
     return found
 
 
@@ -105,6 +107,12 @@ def _check_number(llm: AsyncLLM, number: int, params: Any) -> None:
     if limit is not None and isinstance(number, int) and number > limit:
         name = "n" if isinstance(params, SamplingParams) and params.n > 1 else "prompt"
         raise bad_request(name, f"{number} continuations in one request, the queue holds {limit}; ask for fewer")
+
+
+def _check_tokens(llm: AsyncLLM, number: int, param: str) -> None:
+    limit = llm.engine.resolved.max_num_queued_tokens
+    if limit is not None and number > limit:
+        raise bad_request(param, f"{number} tokens or more in one request, the queue holds {limit}; ask for less")
 
 
 def _check_room(llm: AsyncLLM, num_tokens: int, param: str) -> None:

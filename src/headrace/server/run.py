@@ -49,6 +49,9 @@ def _build(asked: EngineConfig, progress: Progress) -> Engine:
 
 
 def check_settings(settings: Settings) -> None:
+    for key in settings.api_keys:
+        if not key or not key.isprintable() or key != key.strip():
+            raise ConfigError("api_key", "must be printable characters without white space around them, at least one")
     if settings.host not in LOOPBACK and not settings.api_keys:
         raise ConfigError("api_key", f"is needed to serve beyond this machine (host {settings.host}); set one")
 

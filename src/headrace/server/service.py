@@ -25,6 +25,7 @@ from headrace.server.spans import NoSpans, Spans
 from headrace.server.sse import EventStream
 
 TEMPLATE_THREADS = 4
+MAX_VARIABLES = 256
 REFUSED_VARIABLES = frozenset(
     "tokenize chat_template conversation conversations messages tools documents padding truncation max_length "
     "return_tensors return_dict tokenizer tokenizer_kwargs add_generation_prompt continue_final_message".split()
@@ -124,6 +125,8 @@ class Service:
             raise bad_request(
                 "chat_template_kwargs", f"may not hold {min(refused)!r}; it names variables of the template"
             )
+        if variables is not None and len(variables) > MAX_VARIABLES:
+            raise bad_request("chat_template_kwargs", f"may hold at most {MAX_VARIABLES} names, got {len(variables)}")
         template = self.llm.engine.chat_template()
         limit_s = self.settings.template_timeout_s
 
