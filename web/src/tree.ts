@@ -70,11 +70,15 @@ export function pathOf(conversation: Conversation, leaf = conversation.leaf): Tu
   return path.reverse();
 }
 
-/** Turns with the same parent, this one too, the oldest first. */
-export function siblings(conversation: Conversation, turn: Turn): Turn[] {
-  return Object.values(conversation.turns)
-    .filter((other) => other.parent === turn.parent && other.role === turn.role)
-    .sort((a, b) => a.at - b.at);
+/** For each parent (null: none) its children, the oldest first. */
+export function children(conversation: Conversation): Map<string | null, Turn[]> {
+  const found = new Map<string | null, Turn[]>();
+  for (const turn of Object.values(conversation.turns).sort((a, b) => a.at - b.at)) {
+    const beside = found.get(turn.parent);
+    if (beside) beside.push(turn);
+    else found.set(turn.parent, [turn]);
+  }
+  return found;
 }
 
 /** The turn is put in or replaced. A new one becomes the leaf. */

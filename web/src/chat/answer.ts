@@ -5,8 +5,6 @@ import { find, save } from "../store";
 import { newId, pathOf, withTurn, type Conversation, type End, type Stats, type Turn } from "../tree";
 
 export interface Live {
-  conversation: string;
-  turn: string;
   text: string;
   thinking: string;
 }
@@ -17,17 +15,23 @@ export const live = signal<Record<string, Live>>({});
 export const announcement = signal("");
 export const chosenModel = signal<string | null>(null);
 
-const open = new Map<string, AbortController>();
+/** Conversations with an open answer: changes when one begins or ends, not in every frame. */
+const answering = signal<readonly string[]>([]);
+const open = new Map<string, { conversation: string; controller: AbortController }>();
 const SAVED_EVERY_MS = 2_000;
 
 export function isAnswering(conversationId: string): boolean {
-  return Object.values(live.value).some((answer) => answer.conversation === conversationId);
+  return answering.value.includes(conversationId);
 }
 
 export function stop(conversationId: string): void {
-  for (const answer of Object.values(live.value)) {
-    if (answer.conversation === conversationId) open.get(answer.turn)?.abort();
+  for (const { conversation, controller } of open.values()) {
+    if (conversation === conversationId) controller.abort();
   }
+}
+
+function noteOpen(): void {
+  answering.value = [...open.values()].map((each) => each.conversation);
 }
 
 /** Puts a user's turn under `parent` and lets the model answer it. */
@@ -45,15 +49,17 @@ export async function answer(conversation: Conversation, parent: string): Promis
   const body = requestOf(conversation, parent, model);
   save(withTurn(conversation, turn));
   const controller = new AbortController();
-  open.set(turn.id, controller);
+  open.set(turn.id, { conversation: conversation.id, controller });
+  noteOpen();
   const writing = new Writing(conversation.id, turn);
   try {
     await writing.read(await postJson("/v1/chat/completions", body, controller.signal));
   } catch (error) {
     writing.fail(error);
   }
-  open.delete(turn.id);
   writing.close();
+  open.delete(turn.id);
+  noteOpen();
 }
 
 function requestOf(conversation: Conversation, parent: string, model: string | undefined): object {
@@ -122,8 +128,8 @@ class Writing {
 
   private draw(): void {
     this.frame = 0;
-    const { conversation, turn, text, thinking } = this;
-    live.value = { ...live.value, [turn.id]: { conversation, turn: turn.id, text, thinking } };
+    const { turn, text, thinking } = this;
+    live.value = { ...live.value, [turn.id]: { text, thinking } };
     if (performance.now() - this.savedAt > SAVED_EVERY_MS) this.save();
   }
 

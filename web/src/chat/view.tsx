@@ -4,7 +4,7 @@ import { isReachable, models } from "../api";
 import { plural } from "../format";
 import { go, subject } from "../route";
 import { defaults, find, isKept, isLoaded, save } from "../store";
-import { branchAt, newConversation, pathOf, showing, siblings, type Conversation, type Turn } from "../tree";
+import { branchAt, newConversation, children, pathOf, showing, type Conversation, type Turn } from "../tree";
 import { Icon, IconButton } from "../ui/icon";
 import { announcement, answer, ask, chosenModel, isAnswering, stop } from "./answer";
 import { Composer } from "./composer";
@@ -125,6 +125,7 @@ function actionsOf(id: string): Actions {
 
 function Messages({ conversation, path, isBusy }: { conversation: Conversation; path: Turn[]; isBusy: boolean }) {
   const actions = useMemo(() => actionsOf(conversation.id), [conversation.id]);
+  const beside = useMemo(() => children(conversation), [conversation]);
   const frame = useRef<HTMLDivElement>(null);
   const content = useRef<HTMLDivElement>(null);
   const isAtEnd = useRef(true);
@@ -156,7 +157,8 @@ function Messages({ conversation, path, isBusy }: { conversation: Conversation; 
             <Message
               key={turn.id}
               turn={turn}
-              beside={siblings(conversation, turn)
+              beside={beside
+                .get(turn.parent)!
                 .map((other) => other.id)
                 .join(" ")}
               isBusy={isBusy}
