@@ -165,6 +165,7 @@ def drained_under_load(one, expected):
     assert all(text.endswith("data: [DONE]\n\n\r\n0\r\n\r\n") or "data: [DONE]" in text for text in texts)
     assert all('"finish_reason":"length"' in text and '"error"' not in text for text in texts)
     assert one.wait(10) == 0 and one.is_port_free()
+    assert "leaked" not in one.err.read_text()
 
 
 def test_16_without_time_to_drain_streams_end_with_an_error_event(server):
@@ -258,6 +259,36 @@ def test_24_with_few_files_the_excess_is_refused_and_the_server_recovers(server)
         sock.close()
     time.sleep(0.2)
     assert one.post("/v1/completions", SHORT).status_code == 200
+
+
+def test_22_a_full_disk_for_the_output_ends_nothing(model, tmp_path):
+    one = ServerProcess(model, tmp_path, "--log-level", "info", limits="exec >/dev/full 2>/dev/full")
+    try:
+        end = time.monotonic() + 30
+        while one.is_port_free() and time.monotonic() < end and one.process.poll() is None:
+            time.sleep(0.02)
+        assert one.post("/v1/completions", SHORT).status_code == 200
+        one.signal(signal.SIGTERM)
+        assert one.wait(10) == 0
+    finally:
+        one.stop()
+
+
+def test_7_a_killed_server_s_port_can_be_taken_at_once_and_by_one_only(model, tmp_path):
+    one = ServerProcess(model, tmp_path).wait_until_ready()
+    readers = streams(one.port, 4)
+    one.signal(signal.SIGKILL)
+    one.wait(5)
+    (tmp_path / "third").mkdir()
+    two = ServerProcess(model, tmp_path, "--port", str(one.port))
+    try:
+        two.wait_until_ready()
+        three = ServerProcess(model, tmp_path / "third", "--port", str(one.port))
+        assert three.wait(20) == 1 and f"in use by process {two.process.pid}" in three.err.read_text()
+    finally:
+        two.stop()
+    for reader in readers:
+        reader.close()
 
 
 def test_half_a_head_is_not_waited_for_for_ever(model):

@@ -136,9 +136,20 @@ def _run(
         server.run(sockets=[sock])
     finally:
         service.close()
+        gc.unfreeze()
     if not llm.is_dead:
         llm.shutdown()
     return server.exit_code
+
+
+def say(text: str) -> None:
+    """On stdout; one that is full or that nobody reads any more ends no server."""
+    try:
+        print(text, flush=True)
+    except OSError as error:
+        log.warning("the ready line cannot be written: %s", error.strerror)
+        with open(os.devnull, "w") as nowhere:
+            os.dup2(nowhere.fileno(), sys.stdout.fileno())
 
 
 class Server(uvicorn.Server):
@@ -157,7 +168,7 @@ class Server(uvicorn.Server):
         gc.collect()
         gc.freeze()
         self._tasks.append(asyncio.create_task(self._watch()))
-        print(self._text, flush=True)
+        say(self._text)
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
