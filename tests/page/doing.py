@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 AXE_TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "best-practice"]
@@ -28,3 +30,11 @@ def open_side(page: Any) -> None:
 
 def press(page: Any, label: str) -> None:
     page.get_by_role("button", name=label, exact=True).last.click()
+
+
+def until(is_so: Callable[[], bool], seconds: float = 5) -> None:
+    """Waits for what happens in the server, on its own thread."""
+    end_s = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end_s, f"not so within {seconds} s"
+        time.sleep(0.01)

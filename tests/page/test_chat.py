@@ -2,7 +2,7 @@
 
 import json
 
-from tests.page.doing import messages, open_side, press, say
+from tests.page.doing import messages, open_side, press, say, until
 
 
 def test_an_answer_streams_with_its_speed_and_leads_to_its_life(page):
@@ -33,8 +33,7 @@ def test_an_answer_is_stopped_by_the_button_and_by_escape_and_what_was_said_stay
         page.wait_for_selector(".send:not(.stop)")
         assert page.locator(".message").last.locator(".note").inner_text() == "Stopped."
         assert messages(page)[-1].startswith("word 0")
-    page.wait_for_function("async () => (await (await fetch('/ready')).json()).num_open === 0")
-    assert site.service.llm.engine.core.scheduler.stats().num_used_blocks == 0
+    until(lambda: site.service.llm.engine.core.scheduler.stats().num_used_blocks == 0)
 
 
 def test_an_edit_and_another_answer_are_branches_that_stay(page):
@@ -132,3 +131,29 @@ def test_what_a_model_thinks_is_folded_away(desktop):
     say(desktop, "think")
     assert desktop.inner_text(".thinking summary") == "Thoughts"
     assert messages(desktop)[-1] == "Then I answer." and "<think>" not in desktop.inner_text(".messages")
+
+
+def test_a_foreign_file_can_break_nothing(desktop, tmp_path):
+    turn = {"id": "a", "parent": None, "role": "user", "text": "hi", "at": "x", "warnings": "none", "error": {"a": 1}}
+    answer = {"id": "b", "parent": "a", "role": 7, "text": "<img src=x onerror=alert(1)>", "stats": {"tokensPerS": "x"}}
+    kept = {"title": {"a": 1}, "turns": {"1": turn, "2": answer}, "leaf": "b", "sampling": {"top_p": "x", "seed": 1}}
+    file = tmp_path / "odd.json"
+    file.write_text(json.dumps({"format": "headrace-conversations", "conversations": [kept]}))
+    desktop.set_input_files("input[type=file]", file)
+    desktop.click(".conversations li a")
+    desktop.wait_for_function("() => document.querySelectorAll('.message').length === 2")
+    assert "<img src=x" in messages(desktop)[1]
+    circle = [{**turn, "parent": "b"}, answer]
+    file.write_text(json.dumps({"format": "headrace-conversations", "conversations": [{**kept, "turns": circle}]}))
+    desktop.set_input_files("input[type=file]", file)
+    desktop.wait_for_function("() => document.querySelector('.toast').innerText.includes('form no tree')")
+
+
+def test_a_conversation_that_is_deleted_stops_its_answer(desktop, site):
+    say(desktop, "slow please", waits=False)
+    desktop.wait_for_selector(".markdown")
+    desktop.on("dialog", lambda dialog: dialog.accept())
+    desktop.locator(".conversations li").first.hover()
+    desktop.get_by_role("button", name="Delete slow please").click()
+    until(lambda: site.service.llm.engine.core.scheduler.stats().num_used_blocks == 0)
+    assert desktop.locator(".conversations li").count() == 0

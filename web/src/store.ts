@@ -1,11 +1,12 @@
 import { computed, signal } from "@preact/signals";
 import { read, write } from "./theme";
-import { newConversation, newId, type Conversation, type Sampling, type Turn } from "./tree";
+import { newConversation, newId, type Conversation, type End, type Sampling, type Turn } from "./tree";
 
 const DATABASE = "headrace";
 const STORE = "conversations";
 const DEFAULTS = "headrace.defaults";
 const FORMAT = "headrace-conversations";
+const ENDS: End[] = ["stop", "length", "stopped", "error"];
 
 export const conversations = signal<Conversation[]>([]);
 export const isLoaded = signal(false);
@@ -106,14 +107,41 @@ export function importText(text: string): number {
 
 function readConversation(given: any): Conversation {
   const turns: Record<string, Turn> = {};
-  for (const turn of Object.values<any>(given.turns ?? {})) {
-    if (typeof turn.id !== "string" || typeof turn.text !== "string") throw new Error("A turn of this file is broken.");
-    turns[turn.id] = { ...turn, role: turn.role === "user" ? "user" : "assistant" };
+  for (const told of Object.values<any>(given.turns ?? {})) {
+    const turn = readTurn(told);
+    turns[turn.id] = turn;
   }
   for (const turn of Object.values(turns)) checkParents(turn, turns);
-  const base = newConversation(String(given.system ?? ""), given.sampling ?? {});
+  const base = newConversation(String(given.system ?? ""), readSampling(given.sampling ?? {}));
   const leaf = given.leaf in turns ? given.leaf : null;
   return { ...base, id: newId(), title: String(given.title ?? ""), turns, leaf };
+}
+
+/** A file may hold anything: what is not of the kind that the page shows is left out. */
+function readTurn(told: any): Turn {
+  const text = (value: unknown) => (typeof value === "string" ? value : undefined);
+  const id = text(told?.id);
+  if (!id || text(told.text) === undefined) throw new Error("A turn of this file is broken.");
+  return {
+    id,
+    parent: text(told.parent) ?? null,
+    role: told.role === "user" ? "user" : "assistant",
+    text: told.text,
+    thinking: text(told.thinking),
+    at: Number(told.at) || 0,
+    model: text(told.model),
+    end: ENDS.find((end) => end === told.end),
+    error: text(told.error),
+    requestId: text(told.requestId),
+    stats: typeof told.stats === "object" && told.stats !== null ? told.stats : undefined,
+  };
+}
+
+function readSampling(told: any): Sampling {
+  const { stop, ...others } = told;
+  const numbers = Object.entries(others).filter(([, value]) => typeof value === "number");
+  const stops = Array.isArray(stop) ? { stop: stop.map(String) } : {};
+  return { ...Object.fromEntries(numbers), ...stops };
 }
 
 function checkParents(turn: Turn, turns: Record<string, Turn>): void {

@@ -6,7 +6,7 @@ import type { Conversation } from "../tree";
 import { download } from "../ui/copy";
 import { IconButton } from "../ui/icon";
 import { say } from "../ui/toast";
-import { isAnswering } from "./answer";
+import { isAnswering, stop } from "./answer";
 
 /** Conversations by the time of their last change, found by their words. */
 export function ConversationList() {
@@ -83,6 +83,7 @@ function Naming({ conversation, onDone }: { conversation: Conversation; onDone: 
 function discard(conversation: Conversation): void {
   if (!confirm(`Delete “${conversation.title || "New conversation"}”?`)) return;
   const isCurrent = subject.value === conversation.id;
+  stop(conversation.id);
   remove(conversation.id);
   if (isCurrent) go("chat");
 }
@@ -124,6 +125,7 @@ export function Keeping() {
 
 function discardAll(): void {
   if (!confirm(`Delete all ${conversations.value.length} conversations?`)) return;
+  for (const conversation of conversations.value) stop(conversation.id);
   removeAll();
   if (find(subject.value) === undefined) go("chat");
 }

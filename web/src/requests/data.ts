@@ -109,6 +109,14 @@ export function spansOf(choice: Choice, firstTokenS: number | null, nowS: number
   return spans;
 }
 
+/** Until the server tells it, as far as the timeline goes. */
+export function queuedS(life: Life): number | null {
+  const [choice] = life.choices;
+  if (life.queue_s !== null || !choice) return life.queue_s;
+  const first = spansOf(choice, null, life.took_s).find((span) => span.phase === "queued");
+  return first ? first.endS - first.startS : null;
+}
+
 /** Steps of the engine within the life, as seconds after the arrival. */
 export function stepsWithin(steps: Step[], ageS: number, endS: number): (Step & { atS: number })[] {
   return steps

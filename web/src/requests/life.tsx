@@ -4,7 +4,7 @@ import { count, plural, seconds } from "../format";
 import { href } from "../route";
 import { Icon } from "../ui/icon";
 import { usePoll } from "../ui/poll";
-import { whyEnded, type Choice, type Life, type Step } from "./data";
+import { queuedS, whyEnded, type Choice, type Life, type Step } from "./data";
 import { abortRequest, State } from "./view";
 import { Waterfall } from "./waterfall";
 
@@ -78,7 +78,7 @@ function OneLife({ life, steps }: { life: Life; steps: Step[] }) {
       <dl class="facts">
         <Fact name="Prompt" value={plural(life.num_prompt_tokens, "token")} note={`${count(life.num_cached_tokens)} cached`} />
         <Fact name="Output" value={plural(life.num_output_tokens, "token")} note={`at most ${count(life.max_tokens)}`} />
-        <Fact name="Queued" value={seconds(life.queue_s)} />
+        <Fact name="Queued" value={seconds(queuedS(life))} />
         <Fact name="First token" value={seconds(life.time_to_first_token_s)} />
         <Fact name="In all" value={seconds(life.took_s)} />
         <Fact name="Decode" value={decodeRate(life)} />
