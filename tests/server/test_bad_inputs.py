@@ -244,6 +244,16 @@ def test_17_a_lone_surrogate_is_answered_as_its_replacement():
     assert within(work) == (200, "a\ufffd")
 
 
+def test_a_whole_number_may_be_written_with_a_point():
+    async def work(c):
+        body = b'{"prompt": [65.0, 66], "max_tokens": 3.0, "temperature": 0.0, "seed": 5.0, "n": 1.0}'
+        odd = await c.http.post(COMPLETE, content=body, headers=JSON)
+        return odd.json(), await c.complete([65, 66], max_tokens=3, seed=5)
+
+    odd, plain = within(work)
+    assert odd["choices"] == plain["choices"]
+
+
 def test_names_of_python_are_names_of_a_template_too():
     kwargs = {"self": 1, "context": 2, "template": 3, "environment": 4}
     assert within(lambda c: c.post(CHAT, {"messages": HELLO, "chat_template_kwargs": kwargs})).status_code == 200

@@ -134,7 +134,7 @@ def a_prompt_of_megabytes(one):
     """Row 7: while it is tokenized probes are answered; it alone takes longer than they may."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool, httpx.Client(base_url=one.url, timeout=10) as probes:
         began = time.monotonic()
-        refused = pool.submit(one.post, "/v1/completions", {"prompt": "word and " * 440_000})
+        refused = pool.submit(one.post, "/v1/completions", {"prompt": "word and " * 220_000})
         waits = []
         while not refused.done():
             before = time.monotonic()

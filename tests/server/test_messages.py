@@ -10,6 +10,17 @@ async def create(c, **more):
     return done(await c.post(PATH, {**BODY, **more}))
 
 
+def test_a_last_answer_without_text_is_as_good_as_none():
+    async def work(c):
+        body = {"model": "toy", "max_tokens": 3, "temperature": 0}
+        user, blank = {"role": "user", "content": "hello"}, {"role": "assistant", "content": " "}
+        answers = [await c.post("/v1/messages", {**body, "messages": m}) for m in ([user], [user, blank], [blank])]
+        return [answer.json() for answer in answers]
+
+    plain, blank, alone = within(work)
+    assert plain["content"] == blank["content"] and alone["type"] == "message"
+
+
 def test_a_message_has_anthropic_s_shape_and_the_chat_route_s_text():
     async def work(c):
         return await create(c), await c.chat(max_tokens=6)

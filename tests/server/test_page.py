@@ -8,6 +8,15 @@ from headrace.server import page
 from headrace.server.page import read_files
 
 
+def test_the_schema_says_what_this_model_allows():
+    schemas = within(lambda c: c.get("/openapi.json")).json()["components"]["schemas"]
+    tokens = schemas["DetokenizeRequest"]["properties"]["tokens"]["items"]
+    assert tokens == {"type": "integer", "minimum": 0, "maximum": 399}
+    fields = schemas["CompletionRequest"]["properties"]
+    assert fields["min_tokens"]["maximum"] == 512 and fields["bad_words"]["anyOf"][1]["maxItems"] == 128
+    assert "x-at-most" not in str(schemas)
+
+
 def test_without_a_built_page_there_is_nothing_to_serve(tmp_path):
     assert read_files(tmp_path) == {}
 

@@ -51,7 +51,7 @@ def make_app(service: Service) -> ASGIApp:
     )
     _add_work(app, service)
     _add_operations(app, service)
-    _add_pages(app)
+    _add_pages(app, service)
 
     async def tell(request: Request, error: Exception) -> Response:
         known = api_error(error)
@@ -145,8 +145,8 @@ def _path_schema(path: str) -> dict[str, Any] | None:
     return {"parameters": [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]}
 
 
-def _add_pages(app: FastAPI) -> None:
-    schema = finish_schema(app, [body for _, body, _ in POSTS.values()])
+def _add_pages(app: FastAPI, service: Service) -> None:
+    schema = finish_schema(app, [body for _, body, _ in POSTS.values()], service.bounds())
 
     async def openapi() -> Response:
         return operations.json_response(schema)

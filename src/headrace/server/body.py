@@ -19,6 +19,7 @@ MAX_FIELDS = 1_024
 FREE_BYTES = 5_000_000
 MAX_VALUES = 2_000_000
 """Reading JSON holds every thread up: a body of more bytes may hold no more values. Text is cheap."""
+MAX_EXACT = 1 << 53
 JSON_TYPES = ("", "application/json")
 
 
@@ -86,9 +87,15 @@ def _loads(text: str) -> Any:
     """JSON, read without looking for garbage among what is just being made: that takes many times as long."""
     gc.disable()
     try:
-        return json.loads(text)
+        return json.loads(text, parse_float=_number)
     finally:
         gc.enable()
+
+
+def _number(text: str) -> int | float:
+    """5.0 is 5, as JSON Schema has it, so that it may stand for a count."""
+    value = float(text)
+    return int(value) if value.is_integer() and abs(value) <= MAX_EXACT else value
 
 
 def _cause(error: ValueError) -> str:

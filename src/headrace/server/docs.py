@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import html
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fastapi import FastAPI
@@ -12,7 +12,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic.json_schema import models_json_schema
 from starlette.responses import HTMLResponse, Response
 
-from headrace.server.protocol.fields import Body
+from headrace.server.protocol.fields import AT_MOST, Body
 
 ERROR = {
     "type": "object",
@@ -35,18 +35,28 @@ STYLE += "code,pre{font:14px/1.4 ui-monospace,monospace}pre{background:#f4f4f4;p
 POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; frame-ancestors 'none'"
 
 
-def finish_schema(app: FastAPI, bodies: Sequence[type[Body]]) -> dict[str, Any]:
-    """FastAPI's description of the routes with the bodies that they read themselves, and their errors."""
+def finish_schema(app: FastAPI, bodies: Sequence[type[Body]], bounds: Mapping[str, int]) -> dict[str, Any]:
+    """FastAPI's description of the routes with the bodies that they read themselves, and their errors. `bounds` are
+    the model's, by the names that the fields use."""
     schema = get_openapi(title=app.title, version=app.version, routes=app.routes)
     _, described = models_json_schema(
         [(body, "validation") for body in bodies], ref_template="#/components/schemas/{model}"
     )
-    schemas = {**described.get("$defs", {}), "Error": ERROR}
+    schemas = {**_bounded(described.get("$defs", {}), bounds), "Error": ERROR}
     schema["components"] = {"schemas": schemas}
     for operations in schema["paths"].values():
         for operation in operations.values():
             _describe(operation)
     return schema
+
+
+def _bounded(value: Any, bounds: Mapping[str, int]) -> Any:
+    if isinstance(value, list):
+        return [_bounded(item, bounds) for item in value]
+    if not isinstance(value, dict):
+        return value
+    found = {name: _bounded(item, bounds) for name, item in value.items() if name != AT_MOST}
+    return found | ({"maximum": bounds[value[AT_MOST]]} if AT_MOST in value else {})
 
 
 def _describe(operation: dict[str, Any]) -> None:

@@ -63,14 +63,20 @@ def conversation(body: CountTokensRequest) -> list[Any]:
     for message in body.messages:
         if not isinstance(message, Mapping) or message.get("role") not in ("user", "assistant"):
             raise bad_request("messages", "each must be an object whose role is user or assistant")
-    if body.system is None:
-        return body.messages
-    return [{"role": "system", "content": body.system}, *body.messages]
+    turns = body.messages
+    if len(turns) > 1 and turns[-1]["role"] == "assistant" and _is_blank(turns[-1]):
+        turns = turns[:-1]
+    return turns if body.system is None else [{"role": "system", "content": body.system}, *turns]
+
+
+def _is_blank(turn: Mapping[str, Any]) -> bool:
+    content = turn.get("content")
+    return isinstance(content, str) and not content.strip()
 
 
 def _turn(body: CountTokensRequest) -> dict[str, Any]:
-    """An answer that the client has begun is continued."""
-    begun = body.messages[-1].get("role") == "assistant"
+    """An answer that the client has begun is continued; one without text is not begun."""
+    begun = body.messages[-1].get("role") == "assistant" and not _is_blank(body.messages[-1])
     return {"add_generation_prompt": not begun, "continue_final_message": begun}
 
 

@@ -20,6 +20,7 @@ from headrace.server.errors import ApiError, bad_request
 from headrace.server.flight import FlightRecorder
 from headrace.server.generation import Generation
 from headrace.server.metrics import ServerMetrics
+from headrace.server.protocol.fields import MAX_ID_CHARS
 from headrace.server.settings import Settings
 from headrace.server.spans import NoSpans, Spans
 from headrace.server.sse import EventStream
@@ -69,6 +70,16 @@ class Service:
         self.spans.opened(stream.state.request.request_id for stream in generation.streams)
         self.alarm()
         return generation
+
+    def bounds(self) -> dict[str, int]:
+        """What the model and the queue allow, as /openapi.json says it."""
+        bounds, resolved = self.llm.engine.inputs.bounds, self.llm.engine.resolved
+        return {
+            "last_token_id": bounds.vocab_size - 1,
+            "hidden_size": bounds.hidden_size,
+            "max_model_len": bounds.max_model_len,
+            "most_continuations": min(bounds.limits.n, resolved.max_num_queued_requests or bounds.limits.n),
+        }
 
     async def take_turn(self) -> None:
         """Lets one request begin in each round of the event loop, so that a crowd does not keep probes waiting."""
@@ -144,8 +155,8 @@ class Service:
 def new_id(request: Request, prefix: str, chosen: Any = None) -> str:
     """The id of an answer: what the client chose, in the body or as X-Request-Id, behind the protocol's prefix."""
     if isinstance(chosen, str) and chosen:
-        if len(chosen) > 256 or not chosen.isprintable():
-            raise bad_request("request_id", "must be at most 256 printable characters")
+        if len(chosen) > MAX_ID_CHARS or not chosen.isprintable():
+            raise bad_request("request_id", f"must be at most {MAX_ID_CHARS} printable characters")
         return prefix + chosen
     return prefix + str(request.scope.get("headrace.request_id") or uuid.uuid4().hex)
 

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
+from headrace.engine.checks import MAX_INT
 from headrace.server.protocol.fields import SamplingFields, limits
 
 MESSAGES = {
@@ -38,7 +39,7 @@ Messages = Annotated[Any, WithJsonSchema(MESSAGES)]
 
 class ChatRequest(SamplingFields):
     messages: Messages
-    max_completion_tokens: Annotated[int | None, limits(minimum=1)] = None
+    max_completion_tokens: Annotated[int | None, limits(minimum=1, maximum=MAX_INT)] = None
     logprobs: bool | None = None
     top_logprobs: Annotated[int | None, limits(minimum=0, maximum=20)] = None
     add_generation_prompt: bool | None = None

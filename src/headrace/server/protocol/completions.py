@@ -6,15 +6,15 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from headrace.server.protocol.fields import SamplingFields, limits
+from headrace.server.protocol.fields import LIMITS, TOKEN_ID, SamplingFields, limits
 
-ID_LIST = {"type": "array", "minItems": 1, "items": {"type": "integer", "minimum": 0}}
+ID_LIST = {"type": "array", "minItems": 1, "items": TOKEN_ID}
 PROMPT = {
     "anyOf": [
         {"type": "string", "minLength": 1},
-        {"type": "array", "minItems": 1, "items": {"type": "string", "minLength": 1}},
+        {"type": "array", "minItems": 1, "maxItems": LIMITS.prompts, "items": {"type": "string", "minLength": 1}},
         ID_LIST,
-        {"type": "array", "minItems": 1, "items": ID_LIST},
+        {"type": "array", "minItems": 1, "maxItems": LIMITS.prompts, "items": ID_LIST},
     ]
 }
 Prompts = Annotated[Any, WithJsonSchema(PROMPT)]
@@ -25,5 +25,5 @@ class CompletionRequest(SamplingFields):
     prompt: Prompts
     echo: bool | None = None
     logprobs: Annotated[int | None, limits(minimum=0, maximum=20)] = None
-    best_of: int | None = None
+    best_of: Annotated[int | None, limits(minimum=1, maximum=1)] = None
     add_special_tokens: bool | None = None

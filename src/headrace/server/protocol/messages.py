@@ -6,7 +6,8 @@ from typing import Annotated, Any
 
 from pydantic import WithJsonSchema
 
-from headrace.server.protocol.fields import Body, Texts, limits
+from headrace.engine.checks import MAX_INT
+from headrace.server.protocol.fields import LIMITS, Body, limits, texts
 
 TURNS = {
     "type": "array",
@@ -36,11 +37,11 @@ class CountTokensRequest(Body):
 
 
 class MessagesRequest(CountTokensRequest):
-    max_tokens: Annotated[int, limits(minimum=1)]
-    temperature: Annotated[float | None, limits(minimum=0)] = None
+    max_tokens: Annotated[int, limits(minimum=1, maximum=MAX_INT)]
+    temperature: Annotated[float | None, limits(minimum=0, maximum=100)] = None
     top_p: Annotated[float | None, limits(exclusiveMinimum=0, maximum=1)] = None
-    top_k: Annotated[int | None, limits(minimum=-1)] = None
-    stop_sequences: Texts = None
+    top_k: Annotated[int | None, limits(minimum=-1, maximum=MAX_INT)] = None
+    stop_sequences: texts(LIMITS.stop_strings) = None  # type: ignore[valid-type]
     stream: bool | None = None
     metadata: dict[str, Any] | None = None
     seed: int | None = None

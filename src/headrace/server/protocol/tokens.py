@@ -4,15 +4,24 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import Field, WithJsonSchema
+from pydantic import ConfigDict, Field, WithJsonSchema
 
 from headrace.server.protocol.chat import Messages
 from headrace.server.protocol.completions import ID_LIST, Prompts
-from headrace.server.protocol.fields import Body, limits
+from headrace.server.protocol.fields import Body, ChosenId, Name, Priority, Truncation, limits
+
+EITHER: dict[str, Any] = {
+    "oneOf": [
+        {"required": ["prompt"], "properties": {"prompt": {"type": "string"}, "messages": {"type": "null"}}},
+        {"required": ["messages"], "properties": {"messages": {"type": "array"}, "prompt": {"type": "null"}}},
+    ]
+}
 
 
 class TokenizeRequest(Body):
     """Either `prompt` or `messages`."""
+
+    model_config = ConfigDict(json_schema_extra=EITHER)
 
     model: str | None = None
     prompt: str | None = None
@@ -33,11 +42,11 @@ class EmbeddingRequest(Body):
     model: str | None = None
     input: Prompts
     encoding_format: Annotated[str | None, Field(pattern="^(float|base64)$")] = None
-    dimensions: Annotated[int | None, limits(minimum=1)] = None
-    user: str | None = None
-    priority: int | None = None
-    cache_salt: str | None = None
-    request_id: str | None = None
-    truncate_prompt_tokens: Annotated[int | None, limits(minimum=-1)] = None
+    dimensions: Annotated[int | None, limits(minimum=1, at_most="hidden_size")] = None
+    user: Name = None
+    priority: Priority = None
+    cache_salt: Name = None
+    request_id: ChosenId = None
+    truncate_prompt_tokens: Truncation = None
     pooling: Annotated[str | None, Field(pattern="^(last|mean)$")] = None
     normalize: bool | None = None
