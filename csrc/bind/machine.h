@@ -22,8 +22,11 @@ inline const Kernels& kernels_of(Isa isa) {
 }
 
 struct Machine {
-  Machine(int num_threads, const std::string& wanted, bool is_fast)
-      : isa(choose_isa(wanted, is_fast)), kernels(kernels_of(isa)), pool(num_threads) {}
+  Machine(int num_threads, const std::string& wanted) : isa(choose_isa(wanted)), kernels(kernels_of(isa)), pool(num_threads) {}
+  // Whether its weights and caches are chained; another machine's are not to be computed with.
+  bool is_chained() const { return isa == Isa::avx512_bf16; }
+  bool owns(const PackedWeight& weight) const { return weight.type == Type::f32 || weight.is_chained == is_chained(); }
+  bool owns(const Cache& cache) const { return cache.type == Type::f32 || cache.is_chained == is_chained(); }
   Isa isa;
   const Kernels& kernels;
   Pool pool;

@@ -30,7 +30,7 @@ PackedWeight pack(Machine& machine, const Input& values) {
   const View view = view_of(values);
   require(view.stride == view.cols, "a matrix must be dense");
   nb::gil_scoped_release release;
-  return pack_weight(view.data, view.type, view.rows, view.cols, machine.pool);
+  return pack_weight(view.data, view.type, view.rows, view.cols, machine.is_chained(), machine.pool);
 }
 
 using Bytes = nb::ndarray<const unsigned char, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
@@ -57,7 +57,7 @@ PackedWeight pack_parts(Machine& machine, const std::vector<std::tuple<Bytes, st
     parts.push_back({format, bytes.data(), n, rows});
   }
   nb::gil_scoped_release release;
-  return pack_blocks(parts, k, machine.pool);
+  return pack_blocks(parts, k, machine.is_chained(), machine.pool);
 }
 
 PackedWeight pack_integers(Machine& machine, const Codes& codes, const FloatRows& scales, const nb::object& minimums, int bits) {
@@ -75,7 +75,7 @@ PackedWeight pack_integers(Machine& machine, const Codes& codes, const FloatRows
     least = values.data();
   }
   nb::gil_scoped_release release;
-  return pack_codes(codes.data(), scales.data(), least, n, k, bits, group, machine.pool);
+  return pack_codes(codes.data(), scales.data(), least, n, k, bits, group, machine.is_chained(), machine.pool);
 }
 
 // Bytes per second of the best of eight plain reads of a weight by all threads: what a streaming kernel is held against.
@@ -107,10 +107,11 @@ double read_rate(Machine& machine, const PackedWeight& weight) {
   return best;
 }
 
-Cache* new_cache(bool is_bf16, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
+Cache* new_cache(Machine& machine, bool is_bf16, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
   require(num_blocks > 0 && block_size > 0 && num_heads > 0 && dim > 0, "a cache has blocks, heads and dimensions");
   require(dim <= 512, "head dimensions up to 512 are supported");
-  return new Cache(make_cache(is_bf16 ? Type::bf16 : Type::f32, num_blocks, block_size, num_heads, dim));
+  return new Cache(make_cache(is_bf16 ? Type::bf16 : Type::f32, num_blocks, block_size, num_heads, dim,
+                             machine.is_chained()));
 }
 
 void zero_blocks(Cache& cache, const std::vector<i64>& block_ids) {
@@ -143,11 +144,11 @@ NB_MODULE(_native, module) {
         std::memset(cache.keys.as<char>(), byte, cache.keys.bytes());
         std::memset(cache.values.as<char>(), byte, cache.values.bytes());
       });
-  module.def("make_cache", &new_cache, nb::rv_policy::take_ownership);
   nb::class_<Machine> machine(module, "Machine");
-  machine.def(nb::init<int, const std::string&, bool>(), nb::arg("num_threads") = 0, nb::arg("isa") = "", nb::arg("fast") = false)
+  machine.def(nb::init<int, const std::string&>(), nb::arg("num_threads") = 0, nb::arg("isa") = "")
       .def_prop_ro("isa", [](const Machine& m) { return std::string(isa_name(m.isa)); })
       .def_prop_ro("num_threads", [](const Machine& m) { return m.pool.size(); })
+      .def("make_cache", &new_cache, nb::rv_policy::take_ownership)
       .def("pack", &pack)
       .def("pack_blocks", &pack_parts)
       .def("pack_integers", &pack_integers, nb::arg("codes"), nb::arg("scales"), nb::arg("minimums").none(), nb::arg("bits"))

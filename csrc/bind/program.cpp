@@ -63,6 +63,7 @@ class Program {
   }
 
   void linear(Place x, const PackedWeight& weight, const nb::object& bias, Place y) {
+    require(machine_.owns(weight), "weights and caches are those of another instruction set");
     require(x.cols == weight.k && y.cols == weight.n && (room(x).type == weight.type || room(x).type == Type::f32) &&
                 (room(y).type == weight.type || room(y).type == Type::f32), "linear: shapes do not fit");
     const float* added = bias.is_none() ? nullptr : nb::cast<Floats>(bias).data();
@@ -111,6 +112,8 @@ class Program {
   void experts(Place x, int number, Place weights, std::vector<const PackedWeight*> gate_up,
                std::vector<const PackedWeight*> down, int activation, Place out) {
     check_experts(gate_up, down, x.cols);
+    for (const PackedWeight* w : gate_up) require(machine_.owns(*w), "weights and caches are those of another instruction set");
+    for (const PackedWeight* w : down) require(machine_.owns(*w), "weights and caches are those of another instruction set");
     require(x.cols == out.cols && room(x).type == gate_up[0]->type, "experts: shapes do not fit");
     const i64 pairs = max_tokens_ * weights.cols;
     for (const PackedWeight* w : down) require(w->k == down[0]->k, "experts: shapes do not fit");
@@ -150,6 +153,7 @@ class Program {
   }
 
   void attend(Place q, Place k, Place v, Cache& cache, float scale, i64 window, float soft_cap, Place out) {
+    require(machine_.owns(cache), "weights and caches are those of another instruction set");
     const Attend shape{{}, {}, {}, &cache, {}, {}, q.cols / cache.dim, scale, window, soft_cap};
     attends_.push_back({shape, q, k, v, out});
     record("attend", [this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });

@@ -1,5 +1,7 @@
 #include "core/isa.h"
 
+#include "core/ops.h"
+
 #include <stdexcept>
 
 #if defined(__x86_64__) && defined(__linux__)
@@ -37,13 +39,20 @@ bool has_avx512() {
 }
 #endif
 
+#if defined(HEADRACE_AVX512_BF16)
+bool tried_pairs() {
+  static const bool are_chained = pairs_are_chained();
+  return are_chained;
+}
+#endif
+
 bool is_usable(Isa isa) {
 #if defined(HEADRACE_X86)
   __builtin_cpu_init();
   if (isa == Isa::avx2) return has_avx2();
   if (isa == Isa::avx512) return has_avx512();
 #if defined(HEADRACE_AVX512_BF16)
-  if (isa == Isa::avx512_bf16) return has_avx512() && __builtin_cpu_supports("avx512bf16");
+  if (isa == Isa::avx512_bf16) return has_avx512() && __builtin_cpu_supports("avx512bf16") && tried_pairs();
 #endif
 #if defined(HEADRACE_AMX)
   if (isa == Isa::amx) return has_avx512() && has_amx_bf16();
@@ -61,16 +70,14 @@ const char* isa_name(Isa isa) {
 
 std::vector<Isa> usable_isas() {
   std::vector<Isa> found;
-  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::amx})
+  for (Isa isa : {Isa::portable, Isa::avx2, Isa::avx512, Isa::avx512_bf16, Isa::amx})
     if (is_usable(isa)) found.push_back(isa);
   return found;
 }
 
-Isa choose_isa(const std::string& forced, bool is_fast) {
-  std::vector<Isa> usable = usable_isas();
-  const bool has_pairs = is_usable(Isa::avx512_bf16);
-  if (forced.empty()) return is_fast && has_pairs && usable.back() != Isa::amx ? Isa::avx512_bf16 : usable.back();
-  if (has_pairs) usable.push_back(Isa::avx512_bf16);
+Isa choose_isa(const std::string& forced) {
+  const std::vector<Isa> usable = usable_isas();
+  if (forced.empty()) return usable.back();
   std::string known;
   for (Isa isa : usable) {
     if (forced == isa_name(isa)) return isa;

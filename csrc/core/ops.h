@@ -16,12 +16,14 @@ constexpr i64 kColumns = 32;      // outputs that lie together in a packed weigh
 // A matrix [n, k] packed once; `type` is that of the activations that it multiplies.
 // bf16: [n / 32][k / 32][2][16 pairs of k][16 columns][2], so that 32 columns by 32 of K are 2 KB; padded with zeros.
 // f32: [n padded to 4][k padded to 16].
+// Within a tile of K, k lies where place_of says.
 // Integers of 4 bits (0 to 15) or 8 (−128 to 127), for bf16: [n / 32][k / 32][2][bits][16 columns] words of 32 bits, of
 // which each holds consecutive k, the even ones in its low half and the odd ones in its high half, lowest first. Value
 // = scale · integer + minimum, of groups of 32 or 16 along K: [n / 32][k / group][scale, minimum][32 columns], float16
 // where all of them are, else float32.
 struct PackedWeight {
   Type type = Type::bf16;
+  bool is_chained = false;
   i64 n = 0, k = 0, n_padded = 0, k_padded = 0;
   HugeBuffer data;
   int bits = 0;  // 0: not integers
@@ -127,6 +129,7 @@ struct Cache {
   Type type;
   i64 num_blocks, block_size, num_heads, dim, dim_padded;
   i64 unit;  // keys per tile of values; 0: plain pages
+  bool is_chained;  // dimensions of keys, and keys of values, lie where place_of says
   HugeBuffer keys, values;
   i64 page_values() const { return num_heads * block_size * dim_padded; }  // values of one block, of K or of V
 };
@@ -188,6 +191,7 @@ extern const Kernels kernels_portable;
 extern const Kernels kernels_avx2, kernels_avx512;
 #if defined(HEADRACE_AVX512_BF16)
 extern const Kernels kernels_avx512_bf16;
+bool pairs_are_chained();  // whether this machine's VDPBF16PS adds as place_of wants it
 #endif
 #if defined(HEADRACE_AMX)
 extern const Kernels kernels_amx;

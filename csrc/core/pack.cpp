@@ -6,23 +6,24 @@ namespace headrace {
 namespace {
 
 void pack_columns_bf16(const u16* from, const PackedWeight& w, i64 column_block) {
-  u32* to = reinterpret_cast<u32*>(w.data.as<u16>() + column_block * w.k_padded * kColumns);
+  u16* to = w.data.as<u16>() + column_block * w.k_padded * kColumns;
   for (i64 c = 0; c < kColumns; c++) {
     const i64 column = column_block * kColumns + c;
     if (column >= w.n) return;
     const u16* row = from + column * w.k;
-    u32* lane = to + c / 16 * 256 + c % 16;
-    for (i64 k = 0; k < w.k; k += 2) {
-      const u32 pair = row[k] | (k + 1 < w.k ? u32{row[k + 1]} << 16 : 0);
-      lane[k / kTileK * 512 + k % kTileK / 2 * 16] = pair;
+    u16* lane = to + c / 16 * 512 + c % 16 * 2;
+    for (i64 k = 0; k < w.k; k++) {
+      const i64 place = place_of(k, w.is_chained);
+      lane[place / kTileK * 1024 + place % kTileK / 2 * 32 + place % 2] = row[k];
     }
   }
 }
 
 }  // namespace
 
-PackedWeight pack_weight(const void* values, Type type, i64 n, i64 k, Pool& pool) {
+PackedWeight pack_weight(const void* values, Type type, i64 n, i64 k, bool is_chained, Pool& pool) {
   PackedWeight w;
+  w.is_chained = is_chained;
   w.type = type;
   w.n = n;
   w.k = k;
@@ -40,8 +41,8 @@ PackedWeight pack_weight(const void* values, Type type, i64 n, i64 k, Pool& pool
   return w;
 }
 
-Cache make_cache(Type type, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
-  Cache cache{type, num_blocks, block_size, num_heads, dim, round_up(dim, 32), 0, {}, {}};
+Cache make_cache(Type type, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim, bool is_chained) {
+  Cache cache{type, num_blocks, block_size, num_heads, dim, round_up(dim, 32), 0, is_chained, {}, {}};
   if (type == Type::bf16 && block_size % 16 == 0) cache.unit = block_size % 32 == 0 ? 32 : 16;
   const i64 bytes = num_blocks * cache.page_values() * item_bytes(type);
   cache.keys = HugeBuffer(bytes);

@@ -119,8 +119,9 @@ struct Column {
   std::vector<float> scales, minimums;
 };
 
-PackedWeight room_for(i64 n, i64 k, int bits, i64 group, bool has_minimum, bool is_half) {
+PackedWeight room_for(i64 n, i64 k, int bits, i64 group, bool has_minimum, bool is_half, bool is_chained) {
   PackedWeight w;
+  w.is_chained = is_chained;
   w.n = n;
   w.k = k;
   w.n_padded = round_up(n, kColumns);
@@ -147,8 +148,8 @@ void put_column(const PackedWeight& w, i64 column, const Column& from) {
   u32* words = w.data.as<u32>() + block * w.k_padded * w.bits;
   const u32 mask = w.bits == 4 ? 15 : 255;
   for (i64 k = 0; k < w.k; k++) {
-    const i64 at = k % kTileK % per_word;
-    u32& word = words[k / kTileK * 32 * w.bits + (inside / 16 * w.bits + k % kTileK / per_word) * 16 + inside % 16];
+    const i64 place = place_of(k, w.is_chained), at = place % kTileK % per_word;
+    u32& word = words[k / kTileK * 32 * w.bits + (inside / 16 * w.bits + place % kTileK / per_word) * 16 + inside % 16];
     word |= (static_cast<u32>(from.codes[k]) & mask) << (at % 2 * 16 + at / 2 * w.bits);
   }
   const i64 num_groups = w.k_padded / w.group;
@@ -189,7 +190,7 @@ std::vector<std::string> format_names() {
   return names;
 }
 
-PackedWeight pack_blocks(const std::vector<BlockPart>& parts, i64 k, Pool& pool) {
+PackedWeight pack_blocks(const std::vector<BlockPart>& parts, i64 k, bool is_chained, Pool& pool) {
   int bits = 4;
   i64 group = 32, n = 0;
   bool has_minimum = false, is_half = true;
@@ -203,7 +204,7 @@ PackedWeight pack_blocks(const std::vector<BlockPart>& parts, i64 k, Pool& pool)
     starts.push_back(n);
     n += part.n;
   }
-  PackedWeight w = room_for(n, k, bits, group, has_minimum, is_half);
+  PackedWeight w = room_for(n, k, bits, group, has_minimum, is_half, is_chained);
   pool.run([&](Team& team) {
     Column column{std::vector<i32>(k), std::vector<float>(k / group), std::vector<float>(k / group)};
     team.for_each(w.n_padded / kColumns, [&](i64 block) {
@@ -219,8 +220,8 @@ PackedWeight pack_blocks(const std::vector<BlockPart>& parts, i64 k, Pool& pool)
 }
 
 PackedWeight pack_codes(const signed char* codes, const float* scales, const float* minimums, i64 n, i64 k, int bits,
-                        i64 group, Pool& pool) {
-  PackedWeight w = room_for(n, k, bits, group, minimums != nullptr, false);
+                        i64 group, bool is_chained, Pool& pool) {
+  PackedWeight w = room_for(n, k, bits, group, minimums != nullptr, false, is_chained);
   const i64 num_groups = k / group;
   pool.run([&](Team& team) {
     Column column{std::vector<i32>(k), std::vector<float>(num_groups), std::vector<float>(num_groups)};

@@ -28,10 +28,10 @@ struct BlockPart {
   const i32* order;
 };
 // Parts below one another; where they differ, the wider integers and the shorter groups hold all.
-PackedWeight pack_blocks(const std::vector<BlockPart>& parts, i64 k, Pool& pool);
+PackedWeight pack_blocks(const std::vector<BlockPart>& parts, i64 k, bool is_chained, Pool& pool);
 
 // codes [n, k], scales and (or null) minimums [n, k / group].
 PackedWeight pack_codes(const signed char* codes, const float* scales, const float* minimums, i64 n, i64 k, int bits,
-                        i64 group, Pool& pool);
+                        i64 group, bool is_chained, Pool& pool);
 
 }  // namespace headrace

@@ -3,6 +3,9 @@
 #include <cstddef>
 #include <cstdint>
 
+// GCC takes a function that only prefetches for one without effect: were it not inlined early, its calls are dropped.
+#define HEADRACE_INLINE inline __attribute__((always_inline))
+
 namespace headrace {
 
 using i32 = std::int32_t;
@@ -19,6 +22,11 @@ inline float half_to_float(u16 half) {
   __builtin_memcpy(&value, &bits, sizeof value);
   return value;
 }
+
+// Where k lies within its group of four. Chained: 2, 0, 3, 1 behind one another, so that VDPBF16PS, which adds the
+// product of a pair's second elements and then that of its first, runs through the even k of a tile in order with every
+// other pair, and through the odd ones with the rest.
+inline i64 place_of(i64 k, bool is_chained) { return is_chained ? (k & ~i64{3}) | (0x2031 >> (k & 3) * 4 & 3) : k; }
 
 enum class Type : int { f32, bf16 };
 

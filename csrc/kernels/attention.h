@@ -12,10 +12,12 @@ constexpr i64 kRows = 32;
 constexpr i64 kGroup = kTileK;  // keys per tile
 constexpr i64 kGroups = kPartition / kGroup;
 
-inline i64 key_index(i64 key, i64 d, i64 dim) {
+inline i64 key_index(i64 key, i64 column, i64 dim, bool is_chained) {
+  const i64 d = place_of(column, is_chained);
   return key / 16 * 16 * dim + d / 32 * 512 + d % 32 / 2 * 32 + key % 16 * 2 + d % 2;
 }
-inline i64 value_index(i64 key, i64 d, i64 dim, i64 unit) {
+inline i64 value_index(i64 number, i64 d, i64 dim, i64 unit, bool is_chained) {
+  const i64 key = place_of(number, is_chained);
   return key / unit * unit * dim + d / 16 * unit * 16 + key % unit / 2 * 32 + d % 16 * 2 + key % 2;
 }
 
@@ -31,8 +33,8 @@ void write_token(const Cache& cache, i64 slot, i64 head, const T* k, const T* v)
   T *keys = page<T>(cache, cache.keys, block, head), *values = page<T>(cache, cache.values, block, head);
   for (i64 d = 0; d < dim; d++) {
     const bool is_pad = d >= cache.dim;
-    keys[cache.unit ? key_index(key, d, dim) : key * dim + d] = is_pad ? T{0} : k[d];
-    values[cache.unit ? value_index(key, d, dim, cache.unit) : key * dim + d] = is_pad ? T{0} : v[d];
+    keys[cache.unit ? key_index(key, d, dim, cache.is_chained) : key * dim + d] = is_pad ? T{0} : k[d];
+    values[cache.unit ? value_index(key, d, dim, cache.unit, cache.is_chained) : key * dim + d] = is_pad ? T{0} : v[d];
   }
 }
 
@@ -202,7 +204,7 @@ struct TiledAttention {
     for (i64 i = 0; i < kGroup; i++) {
       const i64 key = start + g * kGroup + i;
       const u16* row = key < b.num_keys ? unit_at(b, cache.values, key) : nullptr;
-      for (i64 d = 0; d < dim; d++) tile[value_index(i, d, dim, unit)] = row ? row[d] : 0;
+      for (i64 d = 0; d < dim; d++) tile[value_index(i, d, dim, unit, cache.is_chained)] = row ? row[d] : 0;
     }
     values[g][0] = tile;
     values[g][1] = unit == 32 ? tile + 256 : tile + 16 * dim;
@@ -214,7 +216,8 @@ struct TiledAttention {
       const i64 key = start + g * kGroup + first, left = b.num_keys - key, num_keys = left < unit ? left : unit;
       u16* tile = own_values + (g * kGroup + first) * dim;
       const u16* from = left > 0 ? unit_at(b, cache.values, key) : nullptr;
-      if (num_keys < unit) copy_keys(from, tile, num_keys);
+      if (left <= 0) std::memset(tile, 0, unit * dim * sizeof(u16));
+      else if (num_keys < unit) copy_keys(from, tile, num_keys);
       const u16* found = num_keys < unit ? tile : from;
       values[g][first ? 1 : 0] = found;
       if (unit == 32) values[g][1] = found + 256;
@@ -224,12 +227,15 @@ struct TiledAttention {
   // The first keys of a tile of values, zeros for the others; in memory two keys of a dimension are one word.
   void copy_keys(const u16* from, u16* to, i64 num_keys) const {
     const i64 pairs = unit / 2;
+    u32 kept[kGroup / 2] = {};
+    for (i64 key = 0; key < num_keys; key++) {
+      const i64 place = place_of(key, cache.is_chained);
+      kept[place / 2] |= place % 2 ? 0xffff0000u : 0xffffu;
+    }
     for (i64 line = 0; line < dim / 16 * pairs; line++) {
-      const i64 left = num_keys - line % pairs * 2;
-      u32 words[16] = {};
-      if (left > 0) std::memcpy(words, from + line * 32, sizeof words);
-      if (left == 1)
-        for (u32& word : words) word &= 0xffff;
+      u32 words[16];
+      std::memcpy(words, from + line * 32, sizeof words);
+      for (u32& word : words) word &= kept[line % pairs];
       std::memcpy(to + line * 32, words, sizeof words);
     }
   }
@@ -239,7 +245,7 @@ struct TiledAttention {
     for (i64 i = 0; i < kGroup; i++) {
       const i64 key = start + g * kGroup + i;
       const u16* row = key < b.num_keys ? unit_at(b, cache.keys, key) : nullptr;
-      for (i64 d = 0; d < dim; d++) tile[key_index(i, d, dim)] = row ? row[d] : 0;
+      for (i64 d = 0; d < dim; d++) tile[key_index(i, d, dim, cache.is_chained)] = row ? row[d] : 0;
     }
     keys[g][0] = tile;
     keys[g][1] = tile + 16 * dim;

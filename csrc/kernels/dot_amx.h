@@ -17,6 +17,7 @@ struct AmxDot {
   static void enter() { configured() = 0; }
   static void leave() { _tile_release(); }
   static void put(u16* to, F16 x) { store_bf16(to, x); }
+  static F16 get(const u16* from) { return load_bf16(from); }
 
   // Tiles 0–3: C of rows 0–15 and 16–31 by two column halves; 4, 5: A; 6, 7: B.
   static void configure(int num_rows) {

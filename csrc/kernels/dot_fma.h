@@ -18,17 +18,19 @@ struct FmaDot {
     store(to, load_bf16(rounded));
   }
 
+  static F16 get(const float* from) { return load(from); }  // what `put` has left
+
   template <int R, int C, class Tiles>
   static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, float* out, int first_half) {
     F16 total[R][C], even[R][C], odd[R][C];
     for (int r = 0; r < R; r++)
       for (int c = 0; c < C; c++) total[r][c] = even[r][c] = odd[r][c] = set(0.0f);
     for (i64 k = 0; k < num_tiles; k++) {
-      if (first_half == 0) b.prefetch_tile(k);
       for (int h = 0; h < 2; h++) {
         const float* ak = a + k * 32 + h * 16;
 #pragma GCC unroll 8
         for (int p = 0; p < 8; p++) {
+          if (first_half == 0) b.prefetch_lines(k, h * 8 + p);
           F16 low[C], high[C];
           for (int c = 0; c < C; c++) pair_of(b, k, first_half + c, h, p, low[c], high[c]);
           for (int r = 0; r < R; r++) {

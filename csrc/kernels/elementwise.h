@@ -169,7 +169,8 @@ template <class T>
 void embed_row_bf16(const PackedWeight& w, i64 id, T* y) {
   const u16* base = w.data.as<u16>() + id / kColumns * w.k_padded * kColumns + id % kColumns / 16 * 512 + id % 16 * 2;
   for (i64 k = 0; k < w.k; k++) {
-    const u16 value = base[k / kTileK * 1024 + k % kTileK / 2 * 32 + k % 2];
+    const i64 place = place_of(k, w.is_chained);
+    const u16 value = base[place / kTileK * 1024 + place % kTileK / 2 * 32 + place % 2];
     if constexpr (sizeof(T) == 2) {
       y[k] = value;
     } else {
@@ -179,7 +180,8 @@ void embed_row_bf16(const PackedWeight& w, i64 id, T* y) {
   }
 }
 
-inline float code_of(const PackedWeight& w, i64 id, i64 k) {
+inline float code_of(const PackedWeight& w, i64 id, i64 column) {
+  const i64 k = place_of(column, w.is_chained);
   const i32* tile = w.data.as<i32>() + (id / kColumns * w.k_padded + k / kTileK * kTileK) * w.bits + id % kColumns / 16 * 16 * w.bits;
   const i64 per_word = 32 / w.bits, inside = k % kTileK % per_word;
   const u32 word = static_cast<u32>(tile[k % kTileK / per_word * 16 + id % 16]);

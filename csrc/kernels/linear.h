@@ -108,11 +108,11 @@ void columns_times_rows(const Linear& op, i64 column_block, const Rows<Dot>& x, 
 }
 
 // The sum of each group of a row as the kernel takes it: lanes of 16 values, summed pairwise.
-template <class Value>
-void sum_groups(const Value* x, const PackedWeight& w, float* sums) {
+template <class Dot>
+void sum_groups(const typename Dot::Value* x, const PackedWeight& w, float* sums) {
   for (i64 g = 0; g < w.k_padded / w.group; g++) {
     F16 lanes = set(0.0f);
-    for (i64 i = g * w.group; i < (g + 1) * w.group; i += 16) lanes = add(lanes, load_any(x + i));
+    for (i64 i = g * w.group; i < (g + 1) * w.group; i += 16) lanes = add(lanes, Dot::get(x + i));
     sums[g] = sum(lanes);
   }
 }
@@ -153,7 +153,7 @@ void linear_bf16(const Linear& op, Team& team) {
     if (widened != block) {
       widen_rows<Dot>(op.x, first_row, num_rows, w.k, w.k_padded, a);
       if (w.has_minimum)
-        for (i64 r = 0; r < num_rows; r++) sum_groups(a + r * w.k_padded, w, sums + r * num_groups);
+        for (i64 r = 0; r < num_rows; r++) sum_groups<Dot>(a + r * w.k_padded, w, sums + r * num_groups);
     }
     widened = block;
     const i64 first = task % cut.num_column_tasks * cut.columns_per_task;

@@ -134,7 +134,8 @@ inline void store_bf16(u16* p, F16 x) {
   const __m256i packed = _mm256_packus_epi32(rounded_half(x.a), rounded_half(x.b));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+// In assembly, so that the compiler leaves prefetches spread among the products as they are written.
+HEADRACE_INLINE void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
 
 class FlushDenormals {
  public:

@@ -95,7 +95,8 @@ inline void store_bf16(u16* p, F16 a) {
   const __m512i high = _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, is_nan, quiet), 16);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
 }
-inline void prefetch(const void* p) { _mm_prefetch(static_cast<const char*>(p), _MM_HINT_T0); }
+// In assembly, so that the compiler leaves prefetches spread among the products as they are written.
+HEADRACE_INLINE void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
 
 class FlushDenormals {
  public:

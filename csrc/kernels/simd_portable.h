@@ -118,7 +118,7 @@ inline u16 round_bf16(float x) {
 inline void store_bf16(u16* p, F16 a) {
   for (int i = 0; i < 16; i++) p[i] = round_bf16(a.v[i]);
 }
-inline void prefetch(const void* p) { __builtin_prefetch(p); }
+HEADRACE_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 
 // Denormals are zero, as inputs and as results, while one lives; afterwards the mode is what it was.
 class FlushDenormals {

@@ -145,7 +145,6 @@ def resolved(clock_limits: dict[str, Any] | None = None, **scheduler: Any) -> Re
             "model": "toy",
             "dtype": "float32",
             "backend": "reference",
-            "numerics": "exact",
             "block_size": 4,
             "num_threads": 1,
             "seed": 0,

@@ -19,7 +19,6 @@ ENGINE_HELP = {
     "revision": "revision on the Hugging Face hub",
     "dtype": "float32 or bfloat16; default: the checkpoint's",
     "backend": "who computes: cpu (native kernels) or reference (torch); default: the fastest there is",
-    "numerics": "exact: the same bits on every machine; fast: quicker on some processors",
     "max_model_len": "longest sequence in tokens; default: the model's, or what the cache can hold",
     "max_num_seqs": "sequences that run at once",
     "max_num_batched_tokens": "tokens in one step",

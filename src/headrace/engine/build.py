@@ -221,7 +221,7 @@ def _make_ops(resolved: Resolved) -> Ops:
     if resolved.backend == "cpu":
         from headrace.ops.cpu import CpuOps
 
-        return CpuOps(resolved.dtype, resolved.num_threads, numerics=resolved.numerics)
+        return CpuOps(resolved.dtype, resolved.num_threads)
     return _make_reference(resolved)
 
 

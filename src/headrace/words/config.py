@@ -15,9 +15,6 @@ PrefillPolicy = Literal["mixed", "first", "attempt"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 PreemptionPolicy = Literal["recompute", "stop"]
 VictimPolicy = Literal["latest", "most_output"]
-Numerics = Literal["exact", "fast"]
-"""exact: the same bits on every machine. fast: the same in any company, but in an order of summation that is quicker
-on some processors (AVX512-BF16)."""
 
 GIB = 1 << 30
 DEFAULT_MODEL = "smollm2-135m"
@@ -100,7 +97,6 @@ class EngineConfig(SchedulingOptions):
     revision: str | None = None
     dtype: str | None = None
     backend: str | None = None
-    numerics: Numerics = "exact"
     max_model_len: int | None = None
     max_num_seqs: int | None = None
     max_num_batched_tokens: int | None = None
@@ -155,7 +151,6 @@ class Resolved:
     model: str
     dtype: str
     backend: str
-    numerics: Numerics
     block_size: int
     num_threads: int
     seed: int
@@ -224,7 +219,6 @@ def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Reso
         model=asked.model,
         dtype=_dtype(asked.dtype, model.dtype),
         backend=_backend(asked.backend, hardware),
-        numerics=asked.numerics,
         block_size=asked.block_size or BLOCK_SIZE,
         num_threads=asked.num_threads or hardware.num_cores,
         seed=asked.seed,
@@ -244,7 +238,6 @@ def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Reso
 _CHOICES = {
     "dtype": (None, "auto", "float32", "bfloat16", "float16", "half", "float"),
     "backend": (None, "auto", "cpu", "reference"),
-    "numerics": ("exact", "fast"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
     "prefill_policy": ("mixed", "first", "attempt"),
     "preemption_policy": ("recompute", "stop"),

@@ -14,7 +14,6 @@ from headrace.ops.cpu.bfloat16 import as_dtype, to_float32
 from headrace.ops.cpu.lower import lower
 from headrace.ops.cpu.program import Symbol, SymbolicIds, SymbolicStep
 from headrace.words import envs
-from headrace.words.config import Numerics
 
 ITEMS = {"float32": np.float32, "bfloat16": np.uint16}
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
@@ -40,19 +39,18 @@ class EagerStep:
 class ModelOps:
     """`dtype` is float32 or bfloat16, that of weights, caches and what products take; what layers add up stays float32
     between them. `num_threads` None is one per allowed core; `isa` None is HEADRACE_ISA or the
-    fastest that the machine has and that gives the bits of all others. `numerics` fast may take one of other bits."""
+    fastest that the machine has; all give the same bits."""
 
     def __init__(
         self,
         dtype: str = "float32",
         num_threads: int | None = None,
         isa: str | None = None,
-        numerics: Numerics = "exact",
     ) -> None:
         self.dtype = dtype
         self.keeps_blocks = dtype == "bfloat16"
         self._item = ITEMS[dtype]
-        self.machine = _native.Machine(num_threads or 0, isa or envs.get("HEADRACE_ISA") or "", numerics == "fast")
+        self.machine = _native.Machine(num_threads or 0, isa or envs.get("HEADRACE_ISA") or "")
 
     def compile(self, model: Forward, caches: Sequence[_native.Cache | None], max_num_tokens: int) -> Forward:
         return lower(model, self.machine, self.dtype == "bfloat16", caches, max_num_tokens)
@@ -70,7 +68,7 @@ class ModelOps:
         return self.machine.pack(np.ascontiguousarray(values))
 
     def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> _native.Cache:
-        return _native.make_cache(self.dtype == "bfloat16", num_blocks, block_size, num_heads, head_dim)
+        return self.machine.make_cache(self.dtype == "bfloat16", num_blocks, block_size, num_heads, head_dim)
 
     def zero_blocks(self, cache: _native.Cache, block_ids: Sequence[int]) -> None:
         cache.zero_blocks(list(block_ids))
