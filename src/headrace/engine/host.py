@@ -20,8 +20,8 @@ from headrace.words.errors import EngineDeadError, QueueFullError
 from headrace.words.inbox import Abort, Add
 from headrace.words.plan import TokenEvent
 
-LONG_TEXT_CHARS = 20_000
-"""A text longer than this is tokenized beside the event loop."""
+LONG_PROMPT = 20_000
+"""A text of more characters, or a list of more ids, is read beside the event loop."""
 
 
 class CoreThread:
@@ -193,7 +193,7 @@ class AsyncLLM:
         """A request that may be opened; raises RequestError."""
         inputs = self.engine.inputs
         text = prompt.get("prompt") if isinstance(prompt, Mapping) else prompt
-        if isinstance(text, str) and len(text) > LONG_TEXT_CHARS:
+        if isinstance(text, str | list) and len(text) > LONG_PROMPT:
             return await asyncio.to_thread(inputs.check, prompt, replace(params), priority)
         return inputs.check(prompt, params, priority)
 

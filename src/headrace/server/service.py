@@ -11,7 +11,7 @@ from typing import Any
 from starlette.requests import Request
 
 from headrace.engine.chat import RenderedChat
-from headrace.engine.host import LONG_TEXT_CHARS, AsyncLLM
+from headrace.engine.host import LONG_PROMPT, AsyncLLM
 from headrace.engine.inputs import Checked, clean_text
 from headrace.server.beside import Beside
 from headrace.server.body import read_json
@@ -99,7 +99,7 @@ class Service:
         def work() -> list[int]:
             return self.llm.engine.tokenizer.encode(clean_text(text), add_special_tokens=adds_special_tokens)
 
-        return await asyncio.to_thread(work) if len(text) > LONG_TEXT_CHARS else work()
+        return await asyncio.to_thread(work) if len(text) > LONG_PROMPT else work()
 
     def check_model(self, name: str | None) -> str:
         """The name that the answer says; 404 for one that nobody serves."""
