@@ -168,6 +168,22 @@ def drained_under_load(one, expected):
     assert "leaked" not in one.err.read_text()
 
 
+def test_16_a_request_whose_body_is_still_coming_is_in_flight_too(server):
+    one = server().wait_until_ready()
+    body = json.dumps(SHORT).encode()
+    head = (
+        f"POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+    )
+    with socket.create_connection(("127.0.0.1", one.port), timeout=10) as sock:
+        sock.sendall(head.encode() + body[:9])
+        time.sleep(0.2)
+        one.signal(signal.SIGTERM)
+        time.sleep(0.3)
+        sock.sendall(body[9:])
+        assert sock.recv(65536).startswith(b"HTTP/1.1 200")
+    assert one.wait(5) == 0
+
+
 def test_16_without_time_to_drain_streams_end_with_an_error_event(server):
     one = server("--shutdown-timeout", "0").wait_until_ready()
     readers = streams(one.port, 8)

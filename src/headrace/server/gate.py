@@ -49,7 +49,8 @@ class Gate:
             await self._service.take_turn()
         try:
             self._admit(scope, headers)
-            await self._app(scope, receive, response.send)
+            with self._service.inside():
+                await self._app(scope, receive, response.send)
         except Exception as error:
             await self._tell(error, scope, receive, response)
         finally:

@@ -192,10 +192,10 @@ class Server(uvicorn.Server):
 
     async def _drain(self) -> None:
         """The port stays open meanwhile, so that /ready and new requests are answered with 503."""
-        llm, limit_s = self._service.llm, self._service.settings.shutdown_timeout_s
+        service, llm, limit_s = self._service, self._service.llm, self._service.settings.shutdown_timeout_s
         log.info("shutting down: %d open requests have %g s", llm.num_open, limit_s)
         end_s = time.monotonic() + limit_s
-        while llm.num_open and time.monotonic() < end_s:
+        while (llm.num_open or service.num_inside) and time.monotonic() < end_s:
             await asyncio.sleep(0.05)
         llm.abort_all("the server is shutting down")
         await self._wait_for_the_last()

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 from starlette.requests import Request
@@ -47,6 +48,8 @@ class Service:
         self.metrics = ServerMetrics(llm, settings.model_name, self.flight)
         self.spans = spans or NoSpans()
         self.is_draining = False
+        self.num_inside = 0
+        """HTTP requests that were let in and are not answered yet; some are not queued so far."""
         self.senders: dict[EventStream, None] = {}
         self.started_s = int(time.time())
         self.alarm: Callable[[], None] = lambda: None
@@ -70,6 +73,14 @@ class Service:
         self.spans.opened(stream.state.request.request_id for stream in generation.streams)
         self.alarm()
         return generation
+
+    @contextmanager
+    def inside(self) -> Iterator[None]:
+        self.num_inside += 1
+        try:
+            yield
+        finally:
+            self.num_inside -= 1
 
     def bounds(self) -> dict[str, int]:
         """What the model and the queue allow, as /openapi.json says it."""
