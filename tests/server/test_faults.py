@@ -178,7 +178,7 @@ def test_16_a_request_whose_body_is_still_coming_is_in_flight_too(server):
         sock.sendall(head.encode() + body[:9])
         time.sleep(0.2)
         one.signal(signal.SIGTERM)
-        time.sleep(0.3)
+        time.sleep(2.5)
         sock.sendall(body[9:])
         assert sock.recv(65536).startswith(b"HTTP/1.1 200")
     assert one.wait(5) == 0
