@@ -73,7 +73,7 @@ def serve(asked: EngineConfig, settings: Settings, build: Build = _build) -> int
         flight.attach(engine.core)
         port = sock.getsockname()[1]
         text = ready_text(engine, settings, port, weights.num_bytes, time.monotonic() - started_s)
-        return _run(AsyncLLM(engine), settings, flight, spans, sock, text)
+        return _run(AsyncLLM(engine), settings, flight, sock, text, spans)
 
 
 def _with_connections(settings: Settings) -> Settings:
@@ -115,7 +115,12 @@ def _ended_by_signals() -> Iterator[None]:
 
 
 def _run(
-    llm: AsyncLLM, settings: Settings, flight: FlightRecorder, spans: Spans, sock: socket.socket, text: str
+    llm: AsyncLLM,
+    settings: Settings,
+    flight: FlightRecorder,
+    sock: socket.socket,
+    text: str,
+    spans: Spans | None = None,
 ) -> int:
     service = Service(llm, settings, flight, spans)
     config = uvicorn.Config(
