@@ -29,6 +29,8 @@ class RawClient:
         self.chunks: list[bytes] = []
         self.is_complete = False
         self.num_cuts = 0
+        self.holds_back = False
+        """Its body never comes."""
 
     def leave(self) -> None:
         self._gone.set()
@@ -69,7 +71,7 @@ class RawClient:
         self._reads.set()
 
     async def _receive(self) -> dict[str, Any]:
-        if not self._has_sent:
+        if not self._has_sent and not self.holds_back:
             self._has_sent = True
             return {"type": "http.request", "body": self._data, "more_body": False}
         await self._gone.wait()

@@ -8,6 +8,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from tests.engine.fakes import FakeExecutor
 from tests.server.inside import HELLO, done, engine, read_events, within
+from tests.server.raw import RawClient
 
 from headrace.words.errors import EngineDeadError
 
@@ -282,6 +283,21 @@ def test_while_it_drains_new_work_is_503_and_open_work_ends():
     refused, ready, health, finished = within(work, slow())
     assert refused.status_code == ready.status_code == 503 and refused.headers["retry-after"]
     assert health.status_code == 200 and finished.status_code == 200
+
+
+def test_a_body_that_never_comes_is_told_that_the_server_ends():
+    async def work(c):
+        client = RawClient(c.app, CHAT, {})
+        client.holds_back = True
+        task = asyncio.create_task(client.run())
+        await until(lambda: c.service.num_inside == 1)
+        c.service.is_draining = True
+        task.cancel()
+        await asyncio.wait_for(task, 5)
+        return client.status, b"".join(client.chunks)
+
+    status, told = within(work)
+    assert status == 503 and b"shutting down" in told
 
 
 def test_a_dead_engine_ends_every_request_with_its_cause():

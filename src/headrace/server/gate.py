@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 import time
 import uuid
@@ -51,6 +52,11 @@ class Gate:
             self._admit(scope, headers)
             with self._service.inside():
                 await self._app(scope, receive, response.send)
+        except asyncio.CancelledError:
+            # A body that was still coming when the last grace was over.
+            if not self._service.is_draining or response.status is not None:
+                raise
+            await self._tell(self._ending(), scope, receive, response)
         except Exception as error:
             await self._tell(error, scope, receive, response)
         finally:
@@ -88,6 +94,10 @@ class Gate:
         service = self._service
         if why := service.not_ready():
             raise overloaded(f"{why}; try again later", service.settings.retry_after_s, why.replace(" ", "_"))
+
+    def _ending(self) -> ApiError:
+        retry_after_s = self._service.settings.retry_after_s
+        return overloaded("the server is shutting down", retry_after_s, "the_server_is_shutting_down")
 
     async def _tell(self, error: Exception, scope: Scope, receive: Receive, response: _Watched) -> None:
         known = api_error(error, self._service.settings.retry_after_s)
