@@ -1,11 +1,12 @@
 """The same tokens and reasons alone or in a crowd, chunked, cached, preempted, under every prefill policy.
 
-On the default model in fp32 with the reference ops a difference is allowed at a shown tie only; with calls padded to 16
-rows on one thread (`fixed_rows`) there is none at all, which the tiny model shows bit for bit.
+On the default model in fp32. The native backend allows no difference at all. The reference ops do at a shown tie only;
+with calls padded to 16 rows on one thread (`fixed_rows`) they allow none either, which the tiny model shows bit for bit.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from collections.abc import Iterator
 from typing import Any
 
@@ -16,12 +17,13 @@ from tests.engine.prompts import PROMPTS
 from headrace import LLM
 from headrace.words.outputs import CompletionOutput
 
-NUM_CASES, MAX_TOKENS = 16, 20
+NUM_CASES, MAX_TOKENS = 16, 14
 SHORT, NUM_SHORT = 20, 10
-TINY_BLOCKS: dict[str, Any] = {"num_gpu_blocks_override": 12, "block_size": 4, "max_model_len": 41}
+ALLOWED_TIES = 0 if importlib.util.find_spec("headrace._native") else 3
+TINY_BLOCKS: dict[str, Any] = {"num_gpu_blocks_override": 10, "block_size": 4, "max_model_len": 37}
 SMALL_POOLS = {
     "all prompts in 15 blocks of 16": (NUM_CASES, {"num_gpu_blocks_override": 16, "max_model_len": 240}),
-    "short prompts in 11 blocks of 4": (NUM_SHORT, TINY_BLOCKS),
+    "short prompts in 10 blocks of 4": (NUM_SHORT, TINY_BLOCKS),
     "the same, most output goes first, overlap": (
         NUM_SHORT,
         {**TINY_BLOCKS, "victim_policy": "most_output", "async_scheduling": True},
@@ -56,7 +58,7 @@ def work(request: pytest.FixtureRequest, roomy: LLM) -> tuple[list[Case], list[C
 
 def check(tally: Tally, num_cases: int = NUM_CASES) -> None:
     assert tally.tokens >= num_cases * MAX_TOKENS * 0.5
-    assert tally.ties <= 3, f"{tally.ties} ties are too many to be ties"
+    assert tally.ties <= ALLOWED_TIES, f"{tally.ties} ties are too many to be ties"
 
 
 def test_a_batch_of_sixteen_gives_what_each_gives_alone(roomy, work):
