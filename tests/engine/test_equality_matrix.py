@@ -1,7 +1,7 @@
 """The same tokens and reasons alone or in a crowd, chunked, cached, preempted, under every prefill policy.
 
 On the default model in fp32. The native backend allows no difference at all. The reference ops do at a shown tie only;
-with calls padded to 16 rows on one thread (`fixed_rows`) they allow none either, which the tiny model shows bit for bit.
+with calls padded to 16 rows on one thread (`fixed_rows`) there is none either, which the tiny model shows bit for bit.
 """
 
 from __future__ import annotations
