@@ -98,3 +98,13 @@ def test_a_broken_machine_gives_exit_code_1(capsys, monkeypatch, well):
     assert "broken  cache" in capsys.readouterr().out
     monkeypatch.setattr(doctor, "look", lambda: well)
     assert run(["doctor"]) == 0
+
+
+def test_the_kernels_of_this_machine_are_asked(monkeypatch):
+    native = pytest.importorskip("headrace._native", reason="the native kernels were not built")
+    monkeypatch.delenv("HEADRACE_ISA", raising=False)
+    assert doctor.kernels() == (tuple(native.isas()), native.isas()[-1])
+    monkeypatch.setenv("HEADRACE_ISA", "portable")
+    assert doctor.kernels()[1] == "portable"
+    monkeypatch.setenv("HEADRACE_ISA", "z80")
+    assert doctor.kernels()[1] is None

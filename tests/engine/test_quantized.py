@@ -1,15 +1,14 @@
 """A quantized checkpoint on the native backend: its weights stay as they are, and mean what they meant."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
+from tests.engine.prompts import PROMPTS
 
 from headrace import LLM, SamplingParams
 
 pytest.importorskip("headrace._native", reason="the native kernels were not built")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
-TEXT = (Path(__file__).parents[2] / "README.md").read_text(encoding="utf-8")[:1_500]
+TEXT = " ".join(PROMPTS)[:1_500]
 
 
 @pytest.fixture(scope="module")

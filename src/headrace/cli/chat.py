@@ -23,6 +23,7 @@ from headrace.words.outputs import RequestOutput
 from headrace.words.params import SamplingParams
 
 Messages = list[dict[str, str]]
+MAX_TOKENS = 1_024
 Ask = Callable[[Messages], Iterator[RequestOutput]]
 Explained = Callable[[RequestOutput], RequestOutput]
 HELP = "/exit ends the program, /reset forgets the conversation, Ctrl-C stops an answer"
@@ -44,17 +45,18 @@ def chat(
 ) -> int:
     """Chat with a model: it remembers the conversation. /exit ends, /reset forgets, Ctrl-C stops an answer.
 
+    Where neither you nor the checkpoint says otherwise an answer has 1,024 tokens at most, and the temperature is 0.2.
     With --url a running server answers; then MODEL is its name of the model.
     """
     if url is not None:
         set_log_level(log_level or envs.get("HEADRACE_LOG_LEVEL") or "warning")
         asked = name or (None if model == DEFAULT_MODEL else model)
-        server, fields = Server(url, api_key, asked), fields_of(sampling, engine)
+        server, fields = Server(url, api_key, asked), fields_of({"max_tokens": MAX_TOKENS, **sampling}, engine)
         server.get("/v1/models")
         Conversation(lambda said: server.chat(said, fields), system, server.with_life if explain else None).run()
         return 0
     with open_model(context, name or model, engine, log_level) as llm:
-        params = sampling_params(llm, sampling, max_tokens=None)
+        params = sampling_params(llm, sampling, MAX_TOKENS)
         llm.get_chat_template()
         Conversation(_asking(llm, params), system, (lambda output: output) if explain else None).run()
     return 0

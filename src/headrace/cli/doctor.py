@@ -87,7 +87,7 @@ def kernels() -> tuple[tuple[str, ...], str | None]:
     from headrace import _native
 
     try:
-        return tuple(_native.isas()), _native.Machine(1, envs.get("HEADRACE_ISA") or "", False).isa
+        return tuple(_native.isas()), _native.Machine(1, envs.get("HEADRACE_ISA") or "").isa
     except ValueError:
         return tuple(_native.isas()), None
 

@@ -16,7 +16,7 @@ VARIABLES = (
     Variable("HEADRACE_API_KEY", None, "key that clients of the server must send"),
     Variable("HEADRACE_CACHE", None, "folder for downloaded models; default ~/.cache/headrace"),
     Variable("HEADRACE_FAULT", None, "for tests of the server: raise, hang, freeze, oom or segv, each as KIND@STEP"),
-    Variable("HEADRACE_ISA", None, "the kernels' instructions: portable, avx2, avx512, avx512_bf16 or amx; default the best"),
+    Variable("HEADRACE_ISA", None, "kernels to use: portable, avx2, avx512, avx512_bf16 or amx; default the fastest"),
     Variable("HEADRACE_LOG_LEVEL", "warning", "debug, info, warning or error"),
     Variable("HEADRACE_NUM_THREADS", None, "threads of a step; default one per allowed core"),
     Variable("HEADRACE_CHECK_INVARIANTS", "0", "check the scheduler's invariants every N steps; 0 is never"),
