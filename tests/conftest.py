@@ -1,11 +1,15 @@
-"""What all tests share: one thread per worker, no network for the oracles, repeatable fuzzing, the shared data."""
+"""What all tests share: interrupts that interrupt, one thread per worker, no network for the oracles, repeatable fuzzing,
+the shared data."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a job that a shell runs beside itself
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("HEADRACE_NUM_THREADS", "1")
 os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")

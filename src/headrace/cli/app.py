@@ -18,7 +18,7 @@ from headrace.cli.help import print_help, wanted_help
 from headrace.cli.model import OpenLLM, open_llm
 from headrace.cli.run_batch import run_batch
 from headrace.cli.serve import serve
-from headrace.cli.streams import drop_output
+from headrace.cli.streams import drop_logs, drop_output
 from headrace.cli.top import top
 from headrace.words.errors import HeadraceError, nearest
 
@@ -87,6 +87,8 @@ def run(arguments: Sequence[str] | None = None, opener: OpenLLM = open_llm) -> i
             return _report(error, usage_line(error), USAGE_ERROR)
         text = f"internal error: {type(error).__name__}: {error}; run again with --log-level debug"
         return _report(error, text, FAILURE)
+    finally:
+        drop_logs()
 
 
 def usage_line(error: Any) -> str:

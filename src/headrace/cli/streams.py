@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from io import TextIOWrapper
+from typing import TextIO
 
 
 def mend_streams() -> None:
@@ -20,5 +21,17 @@ def mend_streams() -> None:
 
 def drop_output() -> None:
     """Nobody reads standard output any more, or it is full: what is left of it is dropped at exit."""
+    _drop(sys.stdout)
+
+
+def drop_logs() -> None:
+    """The same of standard error, if what was logged there cannot be written: else the exit code would be Python's."""
+    try:
+        sys.stderr.flush()
+    except (OSError, ValueError):
+        _drop(sys.stderr)
+
+
+def _drop(stream: TextIO) -> None:
     with contextlib.suppress(OSError, ValueError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
