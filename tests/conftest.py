@@ -1,5 +1,5 @@
-"""What all tests share: interrupts that interrupt, one thread per worker, no network for the oracles, repeatable fuzzing,
-the shared data."""
+"""What all tests share: interrupts that interrupt, one thread per worker, no network for the oracles, repeatable
+fuzzing, the shared data."""
 
 import os
 import signal
