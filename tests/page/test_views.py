@@ -22,7 +22,7 @@ def test_a_life_tells_its_phases_and_why_it_ended(page, site):
     say(page, "hello")
     page.goto(site.url + "/#/requests")
     page.locator(".requests tbody a").first.click()
-    page.wait_for_selector(".waterfall")
+    page.wait_for_selector(".lane-name:text-is('engine steps')")
     lanes = page.locator(".lane-name").all_inner_texts()
     assert [name for name in lanes if name] == ["queued", "prefill", "decode", "engine steps"]
     assert "It ended by itself" in page.inner_text(".life-head")
