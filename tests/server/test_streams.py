@@ -1,6 +1,7 @@
 """Streams: their pieces are the whole, waiting tokens are one delta, and readers that leave or stall hurt nobody."""
 
 import asyncio
+import faulthandler
 import time
 
 import pytest
@@ -186,7 +187,7 @@ def test_a_small_cache_preempts_and_nobody_sees_it():
     assert tight == roomy and none == 0 and some > 0
 
 
-def test_a_step_that_stands_still_is_a_wedge_and_time_without_work_is_not():
+def test_a_step_that_stands_still_is_a_wedge_and_time_without_work_is_not(monkeypatch):
     hold = {"seconds": 0.0}
     made = engine(FakeExecutor(on_sample=lambda plan: time.sleep(hold["seconds"])))
 
@@ -201,6 +202,9 @@ def test_a_step_that_stands_still_is_a_wedge_and_time_without_work_is_not():
         looks = [watchdog.look(0.6) for _ in range(3)]
         return looks, await task, await c.get("/health")
 
+    armed = []
+    monkeypatch.setattr(faulthandler, "dump_traceback_later", lambda *seconds, **more: armed.append(seconds))
     looks, response, health = within(work, made, wedge_timeout_s=1.0)
+    assert armed == [], "a look by itself leaves no timer that would end this process"
     assert looks[:2] == [None, None] and "no step ended for 1 s" in looks[2]
     assert response.status_code == 500 and health.status_code == 503

@@ -22,18 +22,21 @@ class Watchdog:
     """Looks four times a second. A step that takes `wedge_timeout_s` while there is work ends the server.
 
     Time counts as it is seen to pass, so that a process that was stopped is not blamed for it. Where no Python runs
-    any more, faulthandler's timer dumps the stacks and ends the process; it is set only while there is work.
+    any more, faulthandler's timer dumps the stacks and ends the process; it is set only while there is work, and only by
+    `run`, which takes it back: the timer is the process's, and a look by itself leaves none behind.
     """
 
     def __init__(self, service: Service) -> None:
         self._service = service
         self._stuck_s = 0.0
         self._seen_step_s = 0.0
+        self._is_running = False
         self._is_armed = False
 
     async def run(self) -> str:
         """Until the engine is lost; gives the reason."""
         before_s = time.monotonic()
+        self._is_running = True
         self._service.alarm = self._arm_if_idle
         try:
             while True:
@@ -44,6 +47,7 @@ class Watchdog:
                 before_s = now_s
         finally:
             self._service.alarm = lambda: None
+            self._is_running = False
             self._disarm()
 
     def look(self, passed_s: float) -> str | None:
@@ -86,7 +90,7 @@ class Watchdog:
             self._arm()
 
     def _arm(self) -> None:
-        if has_stderr():
+        if self._is_running and has_stderr():
             faulthandler.dump_traceback_later(self._service.settings.wedge_timeout_s + GRACE_S, exit=True)
             self._is_armed = True
 
