@@ -10,14 +10,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.inputs import Checked
-from headrace.server.errors import ApiError, bad_request, error_body
+from headrace.server.chunks import ChunkWriter
+from headrace.server.errors import bad_request
 from headrace.server.generation import Generation, News
 from headrace.server.logprobs import chat_logprobs, prompt_logprobs
 from headrace.server.parameters import check_all, sampling_params, warnings_of
 from headrace.server.protocol.chat import ChatRequest
 from headrace.server.service import Service, new_id, prompt_of, token_counts
-from headrace.server.sse import DONE, EventStream, answer_or_leave, encode, event
-from headrace.server.usage import usage_now, usage_of
+from headrace.server.sse import EventStream, answer_or_leave, encode
+from headrace.server.usage import usage_of
 from headrace.words.outputs import CompletionOutput, RequestOutput
 
 
@@ -117,25 +118,14 @@ def _choice(job: ChatJob, choice: CompletionOutput) -> dict[str, Any]:
     return shaped
 
 
-class ChatWriter:
+class ChatWriter(ChunkWriter):
     """A role chunk for each choice, chunks with what is new, a finish chunk, usage if it is asked for, `[DONE]`."""
 
     def __init__(self, job: ChatJob, generation: Generation) -> None:
-        options = job.body.stream_options
+        super().__init__(job, "chat.completion.chunk", job.body.stream_options, generation)
         self._job = job
-        self._generation = generation
-        self._wants_usage = bool(options and options.include_usage)
-        self._counts_on = bool(options and options.continuous_usage_stats)
         self._started: set[int] = set()
         self._is_plain = job.num_top is None and not job.body.return_token_ids
-        head = {
-            "id": job.answer_id,
-            "object": "chat.completion.chunk",
-            "created": job.created_s,
-            "model": job.model,
-        }
-        self._head = b"data: " + encode(head)[:-1]
-        self._tail = b',"usage":null}\n\n' if self._wants_usage else b"}\n\n"
 
     def write(self, news: News) -> bytes:
         parts: list[bytes] = []
@@ -190,16 +180,3 @@ class ChatWriter:
         if not self._job.body.return_token_ids:
             return b""
         return b',"token_ids":' + encode(list(choice.token_ids))
-
-    def _end_of_chunk(self) -> bytes:
-        if not self._counts_on:
-            return self._tail
-        return b',"usage":' + encode(usage_now(self._generation)) + b"}\n\n"
-
-    def end(self) -> bytes:
-        if not self._wants_usage:
-            return DONE
-        return self._head + b',"choices":[],"usage":' + encode(usage_now(self._generation)) + b"}\n\n" + DONE
-
-    def fail(self, error: ApiError) -> bytes:
-        return event(error_body(error)) + DONE

@@ -11,14 +11,15 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.inputs import Checked, Prompt
-from headrace.server.errors import ApiError, bad_request, error_body
+from headrace.server.chunks import ChunkWriter
+from headrace.server.errors import bad_request
 from headrace.server.generation import Generation, News
 from headrace.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
 from headrace.server.parameters import check_all, sampling_params, split_prompts, warnings_of
 from headrace.server.protocol.completions import CompletionRequest
 from headrace.server.service import Service, new_id, token_counts
-from headrace.server.sse import DONE, EventStream, answer_or_leave, encode, event
-from headrace.server.usage import usage_now, usage_of
+from headrace.server.sse import EventStream, answer_or_leave, encode
+from headrace.server.usage import usage_of
 from headrace.words.config import COMPLETIONS_MAX_TOKENS
 from headrace.words.outputs import CompletionOutput, PositionLogprobs, RequestOutput
 from headrace.words.params import SamplingParams
@@ -164,20 +165,14 @@ def joined(before: dict[str, Any] | None, after: dict[str, Any]) -> dict[str, An
     return after if before is None else {name: before[name] + after[name] for name in after}
 
 
-class CompletionWriter:
+class CompletionWriter(ChunkWriter):
     """Chunks with what is new, the last of each choice with its finish reason; usage if asked for; `[DONE]`."""
 
     def __init__(self, job: CompletionJob, generation: Generation) -> None:
-        options = job.body.stream_options
+        super().__init__(job, "text_completion", job.body.stream_options, generation)
         self._job = job
-        self._generation = generation
-        self._wants_usage = bool(options and options.include_usage)
-        self._counts_on = bool(options and options.continuous_usage_stats)
         self._offsets: dict[int, TextOffsets] = {}
         self._scores: dict[int, list[PositionLogprobs | None]] = {}
-        head = {"id": job.answer_id, "object": "text_completion", "created": job.created_s, "model": job.model}
-        self._head = b"data: " + encode(head)[:-1]
-        self._tail = b',"usage":null}\n\n' if self._wants_usage else b"}\n\n"
         self._is_plain = job.body.logprobs is None and not job.body.return_token_ids
         self._has_warned = not job.warnings
 
@@ -231,16 +226,3 @@ class CompletionWriter:
             return self._head
         self._has_warned = True
         return self._head + b',"warnings":' + encode(self._job.warnings)
-
-    def _end_of_chunk(self) -> bytes:
-        if not self._counts_on:
-            return self._tail
-        return b',"usage":' + encode(usage_now(self._generation)) + b"}\n\n"
-
-    def end(self) -> bytes:
-        if not self._wants_usage:
-            return DONE
-        return self._head + b',"choices":[],"usage":' + encode(usage_now(self._generation)) + b"}\n\n" + DONE
-
-    def fail(self, error: ApiError) -> bytes:
-        return event(error_body(error)) + DONE

@@ -22,8 +22,8 @@ class Watchdog:
     """Looks four times a second. A step that takes `wedge_timeout_s` while there is work ends the server.
 
     Time counts as it is seen to pass, so that a process that was stopped is not blamed for it. Where no Python runs
-    any more, faulthandler's timer dumps the stacks and ends the process; it is set only while there is work, and only by
-    `run`, which takes it back: the timer is the process's, and a look by itself leaves none behind.
+    any more, faulthandler's timer dumps the stacks and ends the process; it is set only while there is work, and only
+    by `run`, which takes it back: the timer is the process's, and a look by itself leaves none behind.
     """
 
     def __init__(self, service: Service) -> None:
