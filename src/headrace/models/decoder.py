@@ -25,8 +25,8 @@ class Layer(Protocol):
     def __call__(self, x: Tensor, cache: KVCache, step: Step, angles: Tensor | None) -> Tensor: ...
 
 
-class PreNormLayer:
-    """Attention and a feed-forward layer, each behind a norm and beside a residual."""
+class NormedLayer:
+    """Attention and a feed-forward layer, each with a norm; a subclass says in which order."""
 
     def __init__(self, ops: Ops, attention: Attention, mlp: MLP, attention_norm: Norm, mlp_norm: Norm) -> None:
         self._ops = ops
@@ -34,6 +34,10 @@ class PreNormLayer:
         self.mlp = mlp
         self.attention_norm = attention_norm
         self.mlp_norm = mlp_norm
+
+
+class PreNormLayer(NormedLayer):
+    """Each is behind its norm and beside a residual."""
 
     def __call__(self, x: Tensor, cache: KVCache, step: Step, angles: Tensor | None) -> Tensor:
         x = self._ops.add(x, self.attention(self.attention_norm(x), cache, step, angles))

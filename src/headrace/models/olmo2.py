@@ -5,10 +5,9 @@ from __future__ import annotations
 from headrace.comm import Comm
 from headrace.layers.attention import Attention, AttentionShape
 from headrace.layers.linear import Linear, RowLinear
-from headrace.layers.mlp import GatedMLP
-from headrace.layers.norm import Norm, RMSNorm
+from headrace.layers.norm import RMSNorm
 from headrace.layers.weights import Weights
-from headrace.models.decoder import Decoder, Layer
+from headrace.models.decoder import Decoder, Layer, NormedLayer
 from headrace.ops.base import KVCache, Ops, Step, Tensor
 
 
@@ -34,15 +33,8 @@ class WideNormAttention(Attention):
         return q, k, v
 
 
-class PostNormLayer:
+class PostNormLayer(NormedLayer):
     """The residual is never normalized; what is added to it is."""
-
-    def __init__(self, ops: Ops, attention: Attention, mlp: GatedMLP, attention_norm: Norm, mlp_norm: Norm) -> None:
-        self._ops = ops
-        self.attention = attention
-        self.mlp = mlp
-        self.attention_norm = attention_norm
-        self.mlp_norm = mlp_norm
 
     def __call__(self, x: Tensor, cache: KVCache, step: Step, angles: Tensor | None) -> Tensor:
         x = self._ops.add(x, self.attention_norm(self.attention(x, cache, step, angles)))
