@@ -67,44 +67,40 @@ void rms_norm_as(const RmsNorm& op, Team& team) {
   });
 }
 
-template <class T, F16 (*Gate)(F16)>
-void glu_rows(const Glu& op, Team& team) {
+// body.operator()<gate>() with the function of an activation.
+template <class Body>
+void with_gate(Activation activation, Body&& body) {
+  switch (activation) {
+    case Activation::silu: return body.template operator()<silu>();
+    case Activation::gelu: return body.template operator()<gelu>();
+    case Activation::gelu_tanh: return body.template operator()<gelu_tanh>();
+    case Activation::relu: return body.template operator()<relu>();
+  }
+}
+
+template <class T>
+void glu_as(const Glu& op, Team& team) {
   const i64 inner = op.y.cols;
-  for_rows(team, op.y.rows, 4 * inner, [&](i64 r) {
-    const T *gate = op.gate_up.row<T>(r), *up = gate + inner;
-    T* y = op.y.row<T>(r);
-    by_sixteen(inner, [&](i64 i, i64 n) {
-      store_up_to(y + i, mul(Gate(load_up_to(gate + i, n)), load_up_to(up + i, n)), n);
+  with_gate(op.activation, [&]<F16 (*Gate)(F16)>() {
+    for_rows(team, op.y.rows, 4 * inner, [&](i64 r) {
+      const T *gate = op.gate_up.row<T>(r), *up = gate + inner;
+      T* y = op.y.row<T>(r);
+      by_sixteen(inner, [&](i64 i, i64 n) {
+        store_up_to(y + i, mul(Gate(load_up_to(gate + i, n)), load_up_to(up + i, n)), n);
+      });
     });
   });
 }
 
 template <class T>
-void glu_as(const Glu& op, Team& team) {
-  switch (op.activation) {
-    case Activation::silu: return glu_rows<T, silu>(op, team);
-    case Activation::gelu: return glu_rows<T, gelu>(op, team);
-    case Activation::gelu_tanh: return glu_rows<T, gelu_tanh>(op, team);
-    case Activation::relu: return glu_rows<T, relu>(op, team);
-  }
-}
-
-template <class T, F16 (*Gate)(F16)>
-void activate_rows(const Activate& op, Team& team) {
-  for_rows(team, op.y.rows, 4 * op.y.cols, [&](i64 r) {
-    by_sixteen(op.y.cols,
-               [&](i64 i, i64 n) { store_up_to(op.y.row<T>(r) + i, Gate(load_up_to(op.x.row<T>(r) + i, n)), n); });
-  });
-}
-
-template <class T>
 void activate_as(const Activate& op, Team& team) {
-  switch (op.activation) {
-    case Activation::silu: return activate_rows<T, silu>(op, team);
-    case Activation::gelu: return activate_rows<T, gelu>(op, team);
-    case Activation::gelu_tanh: return activate_rows<T, gelu_tanh>(op, team);
-    case Activation::relu: return activate_rows<T, relu>(op, team);
-  }
+  with_gate(op.activation, [&]<F16 (*Gate)(F16)>() {
+    for_rows(team, op.y.rows, 4 * op.y.cols, [&](i64 r) {
+      const T* x = op.x.row<T>(r);
+      T* y = op.y.row<T>(r);
+      by_sixteen(op.y.cols, [&](i64 i, i64 n) { store_up_to(y + i, Gate(load_up_to(x + i, n)), n); });
+    });
+  });
 }
 
 inline void cap(const Cap& op, Team& team) {

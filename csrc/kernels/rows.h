@@ -23,18 +23,6 @@ void store_some(T* p, F16 x, i64 n) {
   std::memcpy(p, room, n * sizeof(T));
 }
 
-// As if x had been stored as T and read again.
-template <class T>
-F16 rounded(F16 x) {
-  T room[16];
-  store_any(room, x);
-  return load_any(room);
-}
-template <>
-inline F16 rounded<float>(F16 x) {
-  return x;
-}
-
 // body(offset, n) over [0, size) by 16; n < 16 only at the end.
 template <class Body>
 void by_sixteen(i64 size, Body&& body) {

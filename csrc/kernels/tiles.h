@@ -4,7 +4,7 @@
 
 namespace headrace::HEADRACE_NS {
 
-constexpr i64 kAheadBytes = 16384;  // read by two threads, as fast as plain streaming; nearer, one row starves
+constexpr i64 kAheadBytes = 16384;
 
 HEADRACE_INLINE void prefetch_bytes(const void* at, i64 bytes) {
   for (i64 line = 0; line < bytes; line += 64) prefetch(static_cast<const char*>(at) + line);
