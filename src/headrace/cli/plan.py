@@ -66,5 +66,8 @@ def plan_memory(asked: EngineConfig, checkpoint: Checkpoint) -> MemoryPlan:
 
 
 def keeps_blocks(resolved: Resolved) -> bool:
-    """Whether quantized matrices stay as they are stored: the native kernels read them beside bfloat16."""
-    return resolved.backend == "cpu" and resolved.dtype == "bfloat16"
+    if resolved.backend != "cpu":
+        return False
+    from headrace.ops.cpu import model_ops
+
+    return model_ops.keeps_blocks(resolved.dtype)

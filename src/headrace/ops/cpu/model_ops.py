@@ -21,6 +21,11 @@ BLOCK_FORMATS = frozenset(_native.block_formats())
 Array = NDArray[Any]
 
 
+def keeps_blocks(dtype: str) -> bool:
+    """Whether quantized matrices stay as they are stored: their kernels take bfloat16."""
+    return dtype == "bfloat16"
+
+
 class Routes(NamedTuple):
     """Each token's experts, best first: ids and fp32 weights, [T, chosen] each."""
 
@@ -48,7 +53,7 @@ class ModelOps:
         isa: str | None = None,
     ) -> None:
         self.dtype = dtype
-        self.keeps_blocks = dtype == "bfloat16"
+        self.keeps_blocks = keeps_blocks(dtype)
         self._item = ITEMS[dtype]
         self.machine = _native.Machine(num_threads or 0, isa or envs.get("HEADRACE_ISA") or "")
 
