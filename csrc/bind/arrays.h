@@ -5,7 +5,6 @@
 
 #include <stdexcept>
 #include <string>
-#include <vector>
 
 #include "core/ops.h"
 
@@ -51,15 +50,6 @@ inline void require_same(const View& a, const View& b, const char* what) {
 // b may be bf16 where a is f32.
 inline void require_narrower(const View& a, const View& b, const char* what) {
   require(a.rows == b.rows && a.cols == b.cols && (a.type == b.type || a.type == Type::f32), what);
-}
-
-inline void check_experts(const std::vector<const PackedWeight*>& gate_up, const std::vector<const PackedWeight*>& down,
-                          i64 hidden) {
-  require(!gate_up.empty() && gate_up.size() == down.size(), "experts: each has two matrices");
-  const i64 inner = down[0]->k;
-  for (std::size_t e = 0; e < down.size(); e++)
-    require(gate_up[e]->n == 2 * inner && gate_up[e]->k == hidden && down[e]->n == hidden && down[e]->k == inner &&
-                gate_up[e]->type == down[e]->type, "experts: shapes or types do not fit");
 }
 
 }  // namespace headrace

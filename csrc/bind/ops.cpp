@@ -3,7 +3,7 @@
 #include <nanobind/stl/vector.h>
 
 #include "bind/arrays.h"
-#include "bind/machine.h"
+#include "bind/owned.h"
 #include "bind/step.h"
 #include "core/experts.h"
 
@@ -17,7 +17,7 @@ void run(Machine& machine, void (*kernel)(const Op&, Team&), const Op& op) {
 }
 
 void linear(Machine& machine, const Input& x, const PackedWeight& weight, const nb::object& bias, const Array& y) {
-  require(machine.owns(weight), "weights and caches are those of another instruction set");
+  require_owned(machine, weight);
   const View in = view_of(x), out = view_of(y);
   require(in.rows == out.rows && in.cols == weight.k && out.cols == weight.n, "linear: shapes do not fit");
   require((in.type == weight.type || in.type == Type::f32) && (out.type == weight.type || out.type == Type::f32), "linear: types do not fit");
@@ -33,7 +33,7 @@ void linear(Machine& machine, const Input& x, const PackedWeight& weight, const 
 
 void embed(Machine& machine, const Ints& token_ids, const PackedWeight& table, const Array& y) {
   const View out = view_of(y);
-  require(out.rows == static_cast<i64>(token_ids.shape(0)) && out.cols == table.k && (out.type == table.type || out.type == Type::f32),
+  require(out.rows == static_cast<i64>(token_ids.shape(0)) && out.cols == table.k && out.type == Type::f32,
           "embed: shapes or types do not fit");
   for (i64 i = 0; i < out.rows; i++)
     require(token_ids.data()[i] >= 0 && token_ids.data()[i] < table.n, "embed: no such token id");
@@ -85,9 +85,7 @@ void experts(Machine& machine, const Input& x, const IntRows& ids, const WeightR
              int activation, const Array& out) {
   const Experts op{view_of(x), ids.data(), weights.data(), static_cast<i64>(ids.shape(1)), &gate_up, &down,
                    static_cast<Activation>(activation), view_of(out)};
-  check_experts(gate_up, down, op.x.cols);
-  for (const auto* w : gate_up) require(machine.owns(*w), "weights and caches are those of another instruction set");
-  for (const auto* w : down) require(machine.owns(*w), "weights and caches are those of another instruction set");
+  check_experts(machine, gate_up, down, op.x.cols);
   require_same(op.x, op.out, "experts: shapes or types do not fit");
   require(static_cast<i64>(ids.shape(0)) == op.x.rows && ids.shape(0) == weights.shape(0) && ids.shape(1) == weights.shape(1),
           "experts: routes do not fit");
@@ -139,7 +137,7 @@ void attend(Machine& machine, const Input& q, const Input& k, const Input& v, Ca
             float scale, i64 window, float soft_cap, const Array& out) {
   Attend op{view_of(q), view_of(k), view_of(v), &cache, step.step(), view_of(out), 0, scale, window, soft_cap};
   check_attend(op);
-  require(machine.owns(cache), "weights and caches are those of another instruction set");
+  require_owned(machine, cache);
   op.num_heads = op.q.cols / cache.dim;
   run(machine, machine.kernels.attend, op);
 }

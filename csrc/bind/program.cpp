@@ -1,20 +1,16 @@
 // A model's forward as a flat list of ops over buffers, run for any number of tokens in one call.
 #include <nanobind/nanobind.h>
-#include <nanobind/stl/pair.h>
-#include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include <chrono>
 #include <cstring>
 #include <map>
 #include <memory>
-#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bind/arrays.h"
-#include "bind/machine.h"
+#include "bind/owned.h"
 #include "bind/step.h"
 #include "core/experts.h"
 
@@ -46,10 +42,10 @@ class Program {
   }
 
   void embed(const PackedWeight& table, bool by_position, Place y) {
-    require(table.k == y.cols && (table.type == room(y).type || room(y).type == Type::f32), "embed: shapes or types do not fit");
+    require(table.k == y.cols && room(y).type == Type::f32, "embed: shapes or types do not fit");
     if (by_position) know_positions(table.n);
     else vocab_ = table.n;
-    record("embed", [this, &table, by_position, y](const Step& s, Team& t) {
+    record([this, &table, by_position, y](const Step& s, Team& t) {
       machine_.kernels.embed({by_position ? s.positions : s.token_ids, &table, view(y, s)}, t);
     });
   }
@@ -59,15 +55,15 @@ class Program {
     const i64 num_positions = static_cast<i64>(table.shape(0));
     know_positions(num_positions);
     const View from{const_cast<float*>(table.data()), num_positions, y.cols, y.cols, Type::f32};
-    record("angles", [this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
+    record([this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
   }
 
   void linear(Place x, const PackedWeight& weight, const nb::object& bias, Place y) {
-    require(machine_.owns(weight), "weights and caches are those of another instruction set");
+    require_owned(machine_, weight);
     require(x.cols == weight.k && y.cols == weight.n && (room(x).type == weight.type || room(x).type == Type::f32) &&
                 (room(y).type == weight.type || room(y).type == Type::f32), "linear: shapes do not fit");
     const float* added = bias.is_none() ? nullptr : nb::cast<Floats>(bias).data();
-    record("linear", [this, x, &weight, added, y](const Step& s, Team& t) {
+    record([this, x, &weight, added, y](const Step& s, Team& t) {
       machine_.kernels.linear({view(x, s), &weight, added, view(y, s)}, t);
     });
   }
@@ -76,7 +72,7 @@ class Program {
     const float* factors = weight.data();
     const i64 dim = static_cast<i64>(weight.shape(0));
     require(dim > 0 && x.cols % dim == 0 && x.cols == y.cols && is_narrower(y, x), "rms_norm: shapes do not fit");
-    record("rms_norm", [this, x, factors, dim, eps, offset, y](const Step& s, Team& t) {
+    record([this, x, factors, dim, eps, offset, y](const Step& s, Team& t) {
       machine_.kernels.rms_norm({view(x, s), view(y, s), factors, dim, eps, offset}, t);
     });
   }
@@ -85,14 +81,14 @@ class Program {
     require(static_cast<i64>(weight.shape(0)) == x.cols && static_cast<i64>(bias.shape(0)) == x.cols && x.cols == y.cols &&
                 is_narrower(y, x),
             "layer_norm: shapes do not fit");
-    record("layer_norm", [this, x, factors = weight.data(), added = bias.data(), eps, y](const Step& s, Team& t) {
+    record([this, x, factors = weight.data(), added = bias.data(), eps, y](const Step& s, Team& t) {
       machine_.kernels.layer_norm({view(x, s), view(y, s), factors, added, eps}, t);
     });
   }
 
   void activate(Place x, int activation, Place y) {
     require(x.cols == y.cols && activation >= 0 && activation <= 3, "activate: shapes do not fit");
-    record("activate", [this, x, activation, y](const Step& s, Team& t) {
+    record([this, x, activation, y](const Step& s, Team& t) {
       machine_.kernels.activate({view(x, s), view(y, s), static_cast<Activation>(activation)}, t);
     });
   }
@@ -102,7 +98,7 @@ class Program {
     require(room(logits).type == Type::f32 && room(weights).type == Type::f32 && room(weights).stride == weights.cols &&
                 weights.cols <= logits.cols, "route: shapes or types do not fit");
     auto& ids = routes_.emplace_back(std::make_unique<std::vector<i32>>(max_tokens_ * weights.cols));
-    record("route", [this, logits, renormalizes, weights, found = ids.get()](const Step& s, Team& t) {
+    record([this, logits, renormalizes, weights, found = ids.get()](const Step& s, Team& t) {
       machine_.kernels.route({view(logits, s), weights.cols, renormalizes, found->data(),
                               static_cast<float*>(view(weights, s).data)}, t);
     });
@@ -111,16 +107,13 @@ class Program {
 
   void experts(Place x, int number, Place weights, std::vector<const PackedWeight*> gate_up,
                std::vector<const PackedWeight*> down, int activation, Place out) {
-    check_experts(gate_up, down, x.cols);
-    for (const PackedWeight* w : gate_up) require(machine_.owns(*w), "weights and caches are those of another instruction set");
-    for (const PackedWeight* w : down) require(machine_.owns(*w), "weights and caches are those of another instruction set");
+    check_experts(machine_, gate_up, down, x.cols);
     require(x.cols == out.cols && room(x).type == gate_up[0]->type, "experts: shapes do not fit");
     const i64 pairs = max_tokens_ * weights.cols;
-    for (const PackedWeight* w : down) require(w->k == down[0]->k, "experts: shapes do not fit");
-    ExpertRoom*& shared = expert_rooms_[{x.cols, down[0]->k, pairs}];
-    if (!shared) shared = rooms_of_experts_.emplace_back(std::make_unique<ExpertRoom>(pairs, x.cols, down[0]->k, room(x).type)).get();
-    record("experts", [this, x, ids = routes_.at(number).get(), weights, gate_up = std::move(gate_up), down = std::move(down),
-                       activation, out, between = shared](const Step& s, Team& t) {
+    std::unique_ptr<ExpertRoom>& shared = expert_rooms_[{x.cols, down[0]->k, pairs}];
+    if (!shared) shared = std::make_unique<ExpertRoom>(pairs, x.cols, down[0]->k, room(x).type);
+    record([this, x, ids = routes_.at(number).get(), weights, gate_up = std::move(gate_up), down = std::move(down),
+                       activation, out, between = shared.get()](const Step& s, Team& t) {
       between->run({view(x, s), ids->data(), static_cast<const float*>(view(weights, s).data), weights.cols, &gate_up, &down,
                     static_cast<Activation>(activation), view(out, s)}, machine_.kernels, t);
     });
@@ -128,17 +121,17 @@ class Program {
 
   void add(Place x, Place y, Place out) {
     require(x.cols == y.cols && x.cols == out.cols && room(x).type == room(out).type && is_narrower(y, x), "add: shapes do not fit");
-    record("add", [this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
+    record([this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
   }
 
   void scale(Place x, float factor, Place out) {
     require(x.cols == out.cols && room(x).type == room(out).type, "scale: shapes do not fit");
-    record("scale", [this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
+    record([this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
   }
 
   void glu(Place gate_up, int activation, Place y) {
     require(gate_up.cols == 2 * y.cols && activation >= 0 && activation <= 3, "glu: shapes do not fit");
-    record("glu", [this, gate_up, activation, y](const Step& s, Team& t) {
+    record([this, gate_up, activation, y](const Step& s, Team& t) {
       machine_.kernels.glu({view(gate_up, s), view(y, s), static_cast<Activation>(activation)}, t);
     });
   }
@@ -146,17 +139,17 @@ class Program {
   void rotate(Place x, i64 num_heads, Place angles, Place out) {
     require(x.cols == out.cols && x.cols % num_heads == 0 && angles.cols <= x.cols / num_heads &&
                 room(angles).stride == angles.cols, "rotate: shapes do not fit");
-    record("rotate", [this, x, num_heads, angles, out](const Step& s, Team& t) {
+    record([this, x, num_heads, angles, out](const Step& s, Team& t) {
       machine_.kernels.rotate({view(x, s), view(out, s), num_heads, x.cols / num_heads,
                                static_cast<const float*>(view(angles, s).data), angles.cols}, t);
     });
   }
 
   void attend(Place q, Place k, Place v, Cache& cache, float scale, i64 window, float soft_cap, Place out) {
-    require(machine_.owns(cache), "weights and caches are those of another instruction set");
+    require_owned(machine_, cache);
     const Attend shape{{}, {}, {}, &cache, {}, {}, q.cols / cache.dim, scale, window, soft_cap};
     attends_.push_back({shape, q, k, v, out});
-    record("attend", [this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
+    record([this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
   }
 
   // Runs all ops; the result lies in the buffer that the caller knows.
@@ -166,22 +159,8 @@ class Program {
     check(step);
     nb::gil_scoped_release release;
     machine_.pool.run([&](Team& team) {
-      Clock::time_point before = Clock::now();
-      for (const auto& op : ops_) {
-        op->run(step, team);
-        if (team.rank() != 0) continue;
-        const Clock::time_point now = Clock::now();
-        op->nanoseconds += std::chrono::duration_cast<std::chrono::nanoseconds>(now - before).count();
-        before = now;
-      }
+      for (const auto& op : ops_) op->run(step, team);
     });
-  }
-
-  // (op, nanoseconds of all runs so far), in the order of the program.
-  std::vector<std::pair<std::string, i64>> times() const {
-    std::vector<std::pair<std::string, i64>> found;
-    for (const auto& op : ops_) found.emplace_back(op->name, op->nanoseconds);
-    return found;
   }
 
   nb::object result(Place place, i64 num_rows) {
@@ -197,17 +176,13 @@ class Program {
   i64 num_ops() const { return static_cast<i64>(ops_.size()); }
 
  private:
-  using Clock = std::chrono::steady_clock;
   struct Call {
-    explicit Call(const char* op) : name(op) {}
     virtual ~Call() = default;
     virtual void run(const Step& step, Team& team) const = 0;
-    const char* name;
-    i64 nanoseconds = 0;
   };
   template <class Body>
   struct Recorded final : Call {
-    Recorded(const char* op, Body b) : Call(op), body(std::move(b)) {}
+    explicit Recorded(Body b) : body(std::move(b)) {}
     void run(const Step& step, Team& team) const override { body(step, team); }
     Body body;
   };
@@ -217,8 +192,8 @@ class Program {
   };
 
   template <class Body>
-  void record(const char* name, Body body) {
-    ops_.push_back(std::make_unique<Recorded<Body>>(name, std::move(body)));
+  void record(Body body) {
+    ops_.push_back(std::make_unique<Recorded<Body>>(std::move(body)));
   }
 
   bool is_narrower(Place a, Place b) const { return room(a).type == room(b).type || room(b).type == Type::f32; }
@@ -260,8 +235,7 @@ class Program {
   std::vector<Room> rooms_;
   std::vector<Attention> attends_;
   std::vector<std::unique_ptr<std::vector<i32>>> routes_;
-  std::vector<std::unique_ptr<ExpertRoom>> rooms_of_experts_;
-  std::map<std::tuple<i64, i64, i64>, ExpertRoom*> expert_rooms_;  // by (hidden, inner, pairs): one at a time is in use
+  std::map<std::tuple<i64, i64, i64>, std::unique_ptr<ExpertRoom>> expert_rooms_;  // by (hidden, inner, pairs): one at a time is in use
   std::vector<std::unique_ptr<Call>> ops_;
 };
 
@@ -290,7 +264,7 @@ void bind_program(nb::module_& module) {
       .def("layer_norm", &Program::layer_norm, nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
       .def("activate", &Program::activate)
       .def("route", &Program::route)
-      .def("experts", &Program::experts)
+      .def("experts", &Program::experts, nb::keep_alive<1, 5>(), nb::keep_alive<1, 6>())
       .def("add", &Program::add)
       .def("scale", &Program::scale)
       .def("glu", &Program::glu)
@@ -298,7 +272,6 @@ void bind_program(nb::module_& module) {
       .def("attend", &Program::attend, nb::keep_alive<1, 5>())
       .def("run", &Program::run)
       .def("result", &Program::result)
-      .def("times", &Program::times)
       .def_prop_ro("num_buffers", &Program::num_buffers)
       .def_prop_ro("num_ops", &Program::num_ops);
 }

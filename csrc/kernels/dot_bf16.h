@@ -92,16 +92,10 @@ struct ChainDot {
       for (int c = 0; c < 2; c++) store(out + r * 32 + c * 16, total[r][c]);
   }
 
-  template <int R, class Tiles>
-  static void up_to(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
-    if (num_rows == R) return rows<R>(a, lda, b, num_tiles, out);
-    if constexpr (R > 1) up_to<R - 1>(num_rows, a, lda, b, num_tiles, out);
-  }
-
   // out [num_rows][32] = A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows.
   template <class Tiles>
   static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
-    up_to<kMaxRows>(num_rows, a, lda, b, num_tiles, out);
+    by_number_of_rows<ChainDot, kMaxRows>(num_rows, a, lda, b, num_tiles, out);
   }
 };
 

@@ -59,18 +59,7 @@ struct FmaDot {
   // out [num_rows][32] = A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows.
   template <class Tiles>
   static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
-    static_assert(kMaxRows <= 6);
-    if constexpr (kMaxRows >= 6)
-      if (num_rows == 6) return rows<6>(a, lda, b, num_tiles, out);
-    if constexpr (kMaxRows >= 5)
-      if (num_rows == 5) return rows<5>(a, lda, b, num_tiles, out);
-    if constexpr (kMaxRows >= 4)
-      if (num_rows == 4) return rows<4>(a, lda, b, num_tiles, out);
-    if constexpr (kMaxRows >= 3)
-      if (num_rows == 3) return rows<3>(a, lda, b, num_tiles, out);
-    if constexpr (kMaxRows >= 2)
-      if (num_rows == 2) return rows<2>(a, lda, b, num_tiles, out);
-    rows<1>(a, lda, b, num_tiles, out);
+    by_number_of_rows<FmaDot, kMaxRows>(num_rows, a, lda, b, num_tiles, out);
   }
 };
 

@@ -155,24 +155,12 @@ void rotate_as(const Rotate& op, Team& team) {
   });
 }
 
-inline void put_one(u16* y, float value) {
-  float lanes[16] = {value};
-  store_some(y, load(lanes), 1);
-}
-inline void put_one(float* y, float value) { *y = value; }
-
-template <class T>
-void embed_row_bf16(const PackedWeight& w, i64 id, T* y) {
+inline void embed_row_bf16(const PackedWeight& w, i64 id, float* y) {
   const u16* base = w.data.as<u16>() + id / kColumns * w.k_padded * kColumns + id % kColumns / 16 * 512 + id % 16 * 2;
   for (i64 k = 0; k < w.k; k++) {
     const i64 place = place_of(k, w.is_chained);
-    const u16 value = base[place / kTileK * 1024 + place % kTileK / 2 * 32 + place % 2];
-    if constexpr (sizeof(T) == 2) {
-      y[k] = value;
-    } else {
-      const u32 bits = u32{value} << 16;
-      std::memcpy(y + k, &bits, 4);
-    }
+    const u32 bits = u32{base[place / kTileK * 1024 + place % kTileK / 2 * 32 + place % 2]} << 16;
+    std::memcpy(y + k, &bits, 4);
   }
 }
 
@@ -189,30 +177,25 @@ inline float scale_of(const PackedWeight& w, const char* group, i64 column) {
   return w.is_half ? half_to_float(reinterpret_cast<const u16*>(group)[column]) : reinterpret_cast<const float*>(group)[column];
 }
 
-template <class T>
-void embed_row_of_integers(const PackedWeight& w, i64 id, T* y) {
-  for (i64 k = 0; k < w.k; k++) {
-    const i64 group = id / kColumns * (w.k_padded / w.group) + k / w.group;
-    const char* at = w.scales.as<char>() + group * w.group_bytes();
-    const float minimum = w.has_minimum ? scale_of(w, at + kColumns * w.scale_bytes(), id % kColumns) : 0.0f;
-    put_one(y + k, __builtin_fmaf(code_of(w, id, k), scale_of(w, at, id % kColumns), minimum));
+inline void embed_row_of_integers(const PackedWeight& w, i64 id, float* y) {
+  const char* group = w.scales.as<char>() + id / kColumns * (w.k_padded / w.group) * w.group_bytes();
+  for (i64 first = 0; first < w.k; first += w.group, group += w.group_bytes()) {
+    const float scale = scale_of(w, group, id % kColumns);
+    const float minimum = w.has_minimum ? scale_of(w, group + kColumns * w.scale_bytes(), id % kColumns) : 0.0f;
+    for (i64 k = first; k < first + w.group && k < w.k; k++) y[k] = __builtin_fmaf(code_of(w, id, k), scale, minimum);
   }
 }
 
-template <class T>
-void embed_as(const Embed& op, Team& team) {
+// Into f32, whatever the table holds.
+inline void embed(const Embed& op, Team& team) {
   const PackedWeight& w = *op.table;
   for_rows(team, op.y.rows, op.y.cols, [&](i64 r) {
     const i64 id = op.token_ids[r];
-    T* y = op.y.row<T>(r);
+    float* y = op.y.row<float>(r);
     if (w.bits) return embed_row_of_integers(w, id, y);
     if (w.type == Type::bf16) return embed_row_bf16(w, id, y);
-    std::memcpy(static_cast<void*>(y), w.data.as<float>() + id * w.k_padded, w.k * 4);
+    std::memcpy(y, w.data.as<float>() + id * w.k_padded, w.k * 4);
   });
-}
-inline void embed(const Embed& op, Team& team) {
-  if (op.y.type == Type::f32) return embed_as<float>(op, team);
-  embed_as<u16>(op, team);
 }
 
 inline void gather(const Gather& op, Team& team) {

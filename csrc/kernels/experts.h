@@ -13,6 +13,14 @@ inline i32 next_expert(const float* logits, i64 num_experts, float last, i32 las
   return best;
 }
 
+inline float sum_of_exps(const float* logits, i64 count, float peak) {
+  F16 lanes = set(0.0f);
+  by_sixteen(count, [&](i64 i, i64 n) {
+    lanes = add(lanes, keep(exp(sub(load_up_to(logits + i, n), set(peak))), 0, n, set(0.0f)));
+  });
+  return sum(lanes);
+}
+
 inline void route_row(const Route& op, i64 r) {
   const float* logits = op.logits.row<float>(r);
   const i64 num_experts = op.logits.cols;
@@ -24,12 +32,7 @@ inline void route_row(const Route& op, i64 r) {
     ids[k] = found < 0 ? static_cast<i32>(k) : found;  // only where logits are not numbers
     last = logits[ids[k]];
   }
-  const F16 peak = set(logits[ids[0]]);
-  F16 lanes = set(0.0f);
-  by_sixteen(num_experts, [&](i64 i, i64 n) {
-    lanes = add(lanes, keep(exp(sub(load_up_to(logits + i, n), peak)), 0, n, set(0.0f)));
-  });
-  float total = op.renormalizes ? 0.0f : sum(lanes);
+  float total = op.renormalizes ? 0.0f : sum_of_exps(logits, num_experts, logits[ids[0]]);
   for (i64 k = 0; k < op.num_chosen; k++) {
     weights[k] = exp_of(logits[ids[k]] - logits[ids[0]]);
     if (op.renormalizes) total += weights[k];

@@ -91,6 +91,13 @@ inline F16 join(const Tiles& b, F16 total, F16 sum, i64 k, int h, int c, i64 row
   return add(total, sum);
 }
 
+// Dot::rows<R> for as many rows as there are, up to R.
+template <class Dot, int R, class Tiles>
+void by_number_of_rows(int num_rows, const typename Dot::Value* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
+  if (num_rows == R) return Dot::template rows<R>(a, lda, b, num_tiles, out);
+  if constexpr (R > 1) by_number_of_rows<Dot, R - 1>(num_rows, a, lda, b, num_tiles, out);
+}
+
 // Column block of integers → bf16 tiles as DenseTiles has them.
 template <int Bits>
 void widen_tiles(const IntTiles<Bits>& from, i64 num_tiles, u16* to) {

@@ -84,8 +84,6 @@ class Recorder:
         self.program = _native.Program(machine, max_tokens)
         self._is_bf16 = is_bf16
         self._free: dict[tuple[int, bool], list[int]] = {}
-        self.kept: list[Any] = []
-        """What the program reads and nobody else may hold."""
 
     def step(self) -> SymbolicStep:
         return SymbolicStep(self)
@@ -138,7 +136,6 @@ class Recorder:
         self, x: Symbol, routes: SymbolicRoutes, gate_up: list[_native.Weight], down: list[_native.Weight], kind: int
     ) -> Symbol:
         out = self._room(*x.shape)
-        self.kept += [*gate_up, *down]
         self.program.experts(x.place, routes.number, routes.weights.place, gate_up, down, kind, out.place)
         return out
 
@@ -176,7 +173,6 @@ class Lowered:
 
     def __init__(self, recorder: Recorder, result: Symbol) -> None:
         self._program = recorder.program
-        self._kept = recorder.kept
         self._result = result
 
     @property
