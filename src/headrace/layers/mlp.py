@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from numpy.typing import NDArray
-
 from headrace.comm import Comm
-from headrace.layers.linear import Linear, Matrix, RowLinear
+from headrace.layers.linear import Linear, RowLinear
 from headrace.layers.weights import Weights
 from headrace.ops.base import Activation, Ops, Tensor
 from headrace.words.errors import ModelError
@@ -71,30 +66,30 @@ class PlainMLP:
         return self.down(self._ops.activate(self.up(x), self._activation))
 
 
-ReadExpert = Callable[[int], tuple[Matrix, Matrix]]
-"""An expert's [2 × inner, hidden], gate over up, and [hidden, inner]."""
-
-
 class SparseMLP:
     """Each token goes to the few experts that its router prefers (arXiv 2101.03961), [T, hidden] → [T, hidden]"""
 
     def __init__(
         self,
         ops: Ops,
+        weights: Weights,
+        hidden: int,
+        inner: int,
         act: Activation,
-        router: NDArray[Any],
-        read_expert: ReadExpert,
+        num_experts: int,
         num_chosen: int,
         renormalize: bool,
+        names: tuple[str, str, str] = ("gate_proj", "up_proj", "down_proj"),
     ) -> None:
-        """`router` is [experts, hidden]."""
         self._ops = ops
         self._activation = act
         self._num_chosen = num_chosen
         self._renormalize = renormalize
-        self._router = ops.weight(router)
-        pairs = [tuple(map(ops.weight, read_expert(i))) for i in range(len(router))]
-        self._gate_up, self._down = [pair[0] for pair in pairs], [pair[1] for pair in pairs]
+        self._router = ops.weight(weights.get("gate.weight", num_experts, hidden))
+        gate, up, down = (f"{name}.weight" for name in names)
+        experts = [weights.at(f"experts.{i}.") for i in range(num_experts)]
+        self._gate_up = [ops.weight(own.matrix([gate, up], [inner, inner], hidden)) for own in experts]
+        self._down = [ops.weight(own.matrix([down], [hidden], inner)) for own in experts]
 
     def __call__(self, x: Tensor) -> Tensor:
         routes = self._ops.route(x, self._router, self._num_chosen, self._renormalize)

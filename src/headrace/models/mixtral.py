@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headrace.layers.entries import Entries
-from headrace.layers.linear import Matrix
 from headrace.layers.mlp import SparseMLP
 from headrace.layers.weights import Weights
 from headrace.models.decoder import Decoder, Layer
@@ -29,12 +28,6 @@ class Mixtral(Decoder):
         return self.pre_norm(weights, attention, self.sparse_mlp(weights.at("block_sparse_moe.")))
 
     def sparse_mlp(self, weights: Weights) -> SparseMLP:
-        hidden, inner = self.config.hidden_size, self.config.intermediate_size
-        router = weights.get("gate.weight", self.num_experts, hidden)
-
-        def expert(i: int) -> tuple[Matrix, Matrix]:
-            own = weights.at(f"experts.{i}.")
-            gate_up = own.matrix(["w1.weight", "w3.weight"], [inner, inner], hidden)
-            return gate_up, own.matrix(["w2.weight"], [hidden], inner)
-
-        return SparseMLP(self.ops, self.activation, router, expert, self.num_chosen, renormalize=True)
+        sizes = self.config.hidden_size, self.config.intermediate_size
+        chosen, names = (self.num_experts, self.num_chosen, True), ("w1", "w3", "w2")
+        return SparseMLP(self.ops, weights, *sizes, self.activation, *chosen, names)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from headrace.layers.attention import HeadNormAttention
 from headrace.layers.entries import Entries
-from headrace.layers.linear import Matrix
 from headrace.layers.mlp import MLP, SparseMLP
 from headrace.layers.weights import Weights
 from headrace.models.decoder import Decoder, Layer
@@ -34,12 +33,5 @@ class Qwen3Moe(Decoder):
         return self.pre_norm(weights, attention, mlp)
 
     def sparse_mlp(self, weights: Weights) -> SparseMLP:
-        hidden, inner = self.config.hidden_size, self.inner
-        router = weights.get("gate.weight", self.num_experts, hidden)
-
-        def expert(i: int) -> tuple[Matrix, Matrix]:
-            own = weights.at(f"experts.{i}.")
-            gate_up = own.matrix(["gate_proj.weight", "up_proj.weight"], [inner, inner], hidden)
-            return gate_up, own.matrix(["down_proj.weight"], [hidden], inner)
-
-        return SparseMLP(self.ops, self.activation, router, expert, self.num_chosen, self.renormalize)
+        chosen = self.num_experts, self.num_chosen, self.renormalize
+        return SparseMLP(self.ops, weights, self.config.hidden_size, self.inner, self.activation, *chosen)
