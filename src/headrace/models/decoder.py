@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar, NamedTuple, Protocol, Self
 
 from headrace.comm import Comm
-from headrace.layers.attention import Attention, AttentionShape
+from headrace.layers.attention import Attention, AttentionShape, HeadNormAttention
 from headrace.layers.entries import Entries
 from headrace.layers.mlp import MLP, GatedMLP, activation
 from headrace.layers.norm import Norm, RMSNorm
@@ -63,6 +63,7 @@ class Decoder:
     """What the family means where a config.json is silent, by Llama's names."""
     code: ClassVar[tuple[str, ...]] = ()
     """See `headrace.models.base.Model`."""
+    norm_kind: ClassVar[type[Norm]] = RMSNorm
     places: ClassVar[Places] = Places()
     ignored: ClassVar[tuple[str, ...]] = ("rotary_emb.inv_freq",)
     """Ends of the names of tensors that hold nothing to be read."""
@@ -111,7 +112,7 @@ class Decoder:
         raise NotImplementedError
 
     def make_norm(self, weights: Weights, name: str) -> Norm:
-        return RMSNorm(self.ops, weights, name, self.config.hidden_size, self.config.norm_eps)
+        return self.norm_kind(self.ops, weights, name, self.config.hidden_size, self.config.norm_eps)
 
     def shape(self, **changes: Any) -> AttentionShape:
         """Of an attention layer, as the configuration has it but for `changes`."""
@@ -121,6 +122,12 @@ class Decoder:
 
     def attention(self, weights: Weights, **changes: Any) -> Attention:
         return Attention.read(self.ops, self.comm, weights.at("self_attn."), self.shape(**changes))
+
+    def head_norm_attention(
+        self, weights: Weights, norm: type[RMSNorm] = RMSNorm, **changes: Any
+    ) -> HeadNormAttention:
+        within, eps = weights.at("self_attn."), self.config.norm_eps
+        return HeadNormAttention.read_normed(self.ops, self.comm, within, self.shape(**changes), eps, norm)
 
     def gated_mlp(self, weights: Weights) -> GatedMLP:
         hidden, inner, has_bias = self.config.hidden_size, self.config.intermediate_size, self.config.mlp_bias

@@ -15,6 +15,7 @@ from headrace.layers.weights import Weights
 from headrace.layers.windows import layer_types, windows
 from headrace.models.decoder import Decoder, Layer
 from headrace.ops.base import KVCache, Ops, Step, StepInputs, Tensor
+from headrace.ops.bfloat16 import to_bfloat16, to_float32
 from headrace.words.errors import ModelError
 
 
@@ -44,6 +45,7 @@ NORMS = (
 class Gemma2(Decoder):
     """Norm weights are stored less one, and embeddings are scaled by the root of the width."""
 
+    norm_kind = UnitRMSNorm
     names: ClassVar[Mapping[str, str]] = {"hidden_act": "hidden_activation"}
     defaults = {
         "num_key_value_heads": 4,
@@ -68,9 +70,6 @@ class Gemma2(Decoder):
     def layer_types(self, entries: Entries) -> tuple[str, ...]:
         return layer_types(entries, self.config.num_layers, lambda i: i % 2 == 0)
 
-    def make_norm(self, weights: Weights, name: str) -> Norm:
-        return UnitRMSNorm(self.ops, weights, name, self.config.hidden_size, self.config.norm_eps)
-
     def layer(self, index: int, weights: Weights) -> Layer:
         attention = self.attention(weights, scale=self.scale, window=self.windows[index], soft_cap=self.attention_cap)
         norms = [self.make_norm(weights, name) for name in NORMS]
@@ -85,8 +84,5 @@ class Gemma2(Decoder):
 
 def rounded(value: float, dtype: str) -> float:
     """As the models were trained: a factor in the precision of what it multiplies."""
-    if dtype != "bfloat16":
-        return float(np.float32(value))
-    bits = int(np.float32(value).view(np.uint32))
-    nearest_even = (bits + 0x7FFF + ((bits >> 16) & 1)) & 0xFFFF0000
-    return float(np.uint32(nearest_even).view(np.float32))
+    exact = np.array([value], np.float32)
+    return float((to_float32(to_bfloat16(exact)) if dtype == "bfloat16" else exact)[0])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from headrace.layers.attention import Attention, HeadNormAttention
+from headrace.layers.attention import Attention
 from headrace.layers.entries import Entries
 from headrace.layers.norm import UnitRMSNorm
 from headrace.layers.rope_entries import rope_config
@@ -46,8 +46,7 @@ class Gemma3(Gemma2):
         return layer_types(entries, self.config.num_layers, lambda i: (i + 1) % pattern != 0)
 
     def attention(self, weights: Weights, **changes: Any) -> Attention:
-        within, eps = weights.at("self_attn."), self.config.norm_eps
-        return HeadNormAttention.read_normed(self.ops, self.comm, within, self.shape(**changes), eps, UnitRMSNorm)
+        return self.head_norm_attention(weights, UnitRMSNorm, **changes)
 
     def rotary_tables(self) -> Mapping[str, Floats]:
         return {FULL: self.rotary_table(self.config.rope), SLIDING: self.rotary_table(self.local)}

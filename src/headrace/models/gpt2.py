@@ -13,7 +13,7 @@ from headrace.layers.attention import Attention
 from headrace.layers.entries import Entries
 from headrace.layers.linear import Linear, RowLinear
 from headrace.layers.mlp import PlainMLP
-from headrace.layers.norm import LayerNorm, Norm
+from headrace.layers.norm import LayerNorm
 from headrace.layers.weights import Weights
 from headrace.models.decoder import Decoder, Layer, Places, PreNormLayer
 from headrace.ops.base import Floats, StepInputs, Tensor
@@ -39,6 +39,7 @@ class GPT2(Decoder):
         "hidden_act": "gelu_new",
         "tie_word_embeddings": True,
     }
+    norm_kind = LayerNorm
     places = Places("transformer.", "wte.weight", "h", "ln_f", "lm_head.weight")
     ignored = (".attn.bias", ".attn.masked_bias")
 
@@ -66,9 +67,6 @@ class GPT2(Decoder):
     def read_beside(self, body: Weights) -> None:
         shape = (self.config.max_position_embeddings, self.config.hidden_size)
         self.positions = self.ops.weight(body.get("wpe.weight", *shape))
-
-    def make_norm(self, weights: Weights, name: str) -> Norm:
-        return LayerNorm(self.ops, weights, name, self.config.hidden_size, self.config.norm_eps)
 
     def layer(self, index: int, weights: Weights) -> Layer:
         hidden, inner = self.config.hidden_size, self.config.intermediate_size

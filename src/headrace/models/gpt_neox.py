@@ -13,7 +13,7 @@ from headrace.layers.attention import Attention
 from headrace.layers.entries import Entries
 from headrace.layers.linear import Linear, RowLinear
 from headrace.layers.mlp import PlainMLP
-from headrace.layers.norm import LayerNorm, Norm
+from headrace.layers.norm import LayerNorm
 from headrace.layers.weights import Weights
 from headrace.models.decoder import Decoder, Layer, Places, PreNormLayer
 from headrace.ops.base import KVCache, Step, Tensor
@@ -41,14 +41,12 @@ class GPTNeoX(Decoder):
         "partial_rotary_factor": 0.25,
         "attention_bias": True,
     }
+    norm_kind = LayerNorm
     places = Places("gpt_neox.", "embed_in.weight", "layers", "final_layer_norm", "embed_out.weight")
     ignored = (".attention.bias", ".attention.masked_bias", "rotary_emb.inv_freq")
 
     def read(self, entries: Entries) -> None:
         self.is_parallel = entries.flag("use_parallel_residual", True)
-
-    def make_norm(self, weights: Weights, name: str) -> Norm:
-        return LayerNorm(self.ops, weights, name, self.config.hidden_size, self.config.norm_eps)
 
     def layer(self, index: int, weights: Weights) -> Layer:
         hidden, inner = self.config.hidden_size, self.config.intermediate_size

@@ -28,6 +28,6 @@ class Mixtral(Decoder):
         return self.pre_norm(weights, attention, self.sparse_mlp(weights.at("block_sparse_moe.")))
 
     def sparse_mlp(self, weights: Weights) -> SparseMLP:
-        sizes = self.config.hidden_size, self.config.intermediate_size
-        chosen, names = (self.num_experts, self.num_chosen, True), ("w1", "w3", "w2")
-        return SparseMLP(self.ops, weights, *sizes, self.activation, *chosen, names)
+        hidden, inner, names = self.config.hidden_size, self.config.intermediate_size, ("w1", "w3", "w2")
+        chosen = self.num_experts, self.num_chosen
+        return SparseMLP(self.ops, weights, hidden, inner, self.activation, *chosen, renormalize=True, names=names)

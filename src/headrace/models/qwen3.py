@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.layers.attention import HeadNormAttention
 from headrace.layers.entries import Entries
 from headrace.layers.weights import Weights
 from headrace.models.decoder import Decoder, Layer
@@ -18,7 +17,5 @@ class Qwen3(Decoder):
         self.windows = qwen_windows(entries, self.config.num_layers)
 
     def layer(self, index: int, weights: Weights) -> Layer:
-        shape = self.shape(window=self.windows[index])
-        within = weights.at("self_attn.")
-        attention = HeadNormAttention.read_normed(self.ops, self.comm, within, shape, self.config.norm_eps)
+        attention = self.head_norm_attention(weights, window=self.windows[index])
         return self.pre_norm(weights, attention, self.gated_mlp(weights))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from headrace.layers.attention import HeadNormAttention
 from headrace.layers.entries import Entries
 from headrace.layers.mlp import MLP, SparseMLP
 from headrace.layers.weights import Weights
@@ -27,8 +26,7 @@ class Qwen3Moe(Decoder):
         return index not in self.dense and (index + 1) % self.step == 0
 
     def layer(self, index: int, weights: Weights) -> Layer:
-        within, eps = weights.at("self_attn."), self.config.norm_eps
-        attention = HeadNormAttention.read_normed(self.ops, self.comm, within, self.shape(window=self.window), eps)
+        attention = self.head_norm_attention(weights, window=self.window)
         mlp: MLP = self.sparse_mlp(weights.at("mlp.")) if self.is_sparse(index) else self.gated_mlp(weights)
         return self.pre_norm(weights, attention, mlp)
 

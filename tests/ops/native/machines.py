@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 
 from headrace import _native
+from headrace.ops.bfloat16 import to_bfloat16
 from headrace.ops.cpu import CpuOps
-from headrace.ops.cpu.bfloat16 import to_bfloat16
 
 ISAS = _native.isas()
 KINDS = [(isa, threads) for isa in ISAS for threads in (1, 2)]

@@ -5,7 +5,7 @@ import pytest
 import torch
 from tests.ops.native.machines import ISAS, assert_same_on_all, numbers, ops_of
 
-from headrace.ops.cpu.bfloat16 import to_float32
+from headrace.ops.bfloat16 import to_float32
 from headrace.ops.reference import ReferenceOps
 from headrace.ops.reference.model_ops import to_torch
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from tests.ops.native.machines import KINDS, assert_same_on_all, numbers, ops_of
 
-from headrace.ops.cpu.bfloat16 import to_float32
+from headrace.ops.bfloat16 import to_float32
 
 FORMATS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
 

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from headrace import _native
 from headrace.ops.base import Activation, Floats, Forward, Ints, QuantizedMatrix, StepInputs
-from headrace.ops.cpu.bfloat16 import as_dtype, to_float32
+from headrace.ops.bfloat16 import as_dtype, to_float32
 from headrace.ops.cpu.lower import lower
 from headrace.ops.cpu.program import Symbol, SymbolicIds, SymbolicStep
 from headrace.words import envs
