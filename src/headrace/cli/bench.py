@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import math
 import os
 from pathlib import Path
@@ -15,7 +14,7 @@ from headrace.bench.client import Target
 from headrace.bench.load import Goals, Load, run, summary
 from headrace.cli.bar import Bar
 from headrace.cli.bench_engine import latency, startup, throughput
-from headrace.cli.bench_table import table
+from headrace.cli.bench_table import finish, table
 from headrace.words.errors import ConfigError
 
 app = typer.Typer(no_args_is_help=True, help="Measure engines and servers.")
@@ -66,10 +65,7 @@ def serve(
     with Bar(num_prompts) as bar:
         done, seconds = asyncio.run(run(target, load, bar.tell))
     result = summary(done, seconds, goals)
-    print(json.dumps(result) if as_json else table(result))
-    if save_result is not None:
-        save_result.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 1 if result["failed"] else 0
+    return finish(result, table(result), as_json, save_result)
 
 
 def _rate(value: float) -> float:

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headrace.cli.bar import Bar
-from headrace.cli.bench_table import table, times
+from headrace.cli.bench_table import finish, table, times
 from headrace.cli.model import LogLevelOption, ModelOption, open_model
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
 from headrace.words.config import DEFAULT_MODEL, engine_config
@@ -101,10 +100,3 @@ def startup(
 def engine_table(result: dict[str, Any]) -> str:
     ran = f"{result['backend']}, {result['dtype']}, {result['num_threads']} threads"
     return f"{ran}, up to {result['max_num_seqs']} sequences\n{table(result)}"
-
-
-def finish(result: dict[str, Any], text: str, as_json: bool, save_result: Path | None) -> int:
-    print(json.dumps(result) if as_json else text)
-    if save_result is not None:
-        save_result.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
-    return 1 if result.get("failed") else 0

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 ROWS = {
@@ -31,3 +33,11 @@ def times(result: Mapping[str, Any], rows: Mapping[str, str]) -> list[str]:
         f"{name:<20}" + "".join(f"{result[key][share]:>10.1f}" for share in SHARES if result[key])
         for key, name in rows.items()
     ]
+
+
+def finish(result: dict[str, Any], text: str, as_json: bool, save_result: Path | None) -> int:
+    """Prints a result, and keeps it; gives the exit code."""
+    print(json.dumps(result) if as_json else text)
+    if save_result is not None:
+        save_result.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return 1 if result.get("failed") else 0

@@ -16,7 +16,6 @@ from headrace.cli.remote import KeyOption, Server, UrlOption, fields_of
 from headrace.cli.stream import stream
 from headrace.engine.timeline import render
 from headrace.llm import LLM
-from headrace.words import envs
 from headrace.words.config import DEFAULT_MODEL
 from headrace.words.errors import RequestError
 from headrace.words.outputs import RequestOutput
@@ -49,7 +48,7 @@ def chat(
     With --url a running server answers; then MODEL is its name of the model.
     """
     if url is not None:
-        set_log_level(log_level or envs.get("HEADRACE_LOG_LEVEL") or "warning")
+        set_log_level(log_level)
         asked = name or (None if model == DEFAULT_MODEL else model)
         server, fields = Server(url, api_key, asked), fields_of({"max_tokens": MAX_TOKENS, **sampling}, engine)
         server.get("/v1/models")

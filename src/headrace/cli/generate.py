@@ -25,7 +25,6 @@ from headrace.cli.stream import stream
 from headrace.engine.inputs import Prompt
 from headrace.engine.timeline import render
 from headrace.llm import LLM
-from headrace.words import envs
 from headrace.words.config import DEFAULT_MODEL
 from headrace.words.outputs import RequestOutput
 from headrace.words.params import SamplingParams
@@ -58,7 +57,7 @@ def generate(
     --url a running server answers; then --model is its name of the model.
     """
     if url is not None:
-        set_log_level(log_level or envs.get("HEADRACE_LOG_LEVEL") or "warning")
+        set_log_level(log_level)
         server = Server(url, api_key, None if model == DEFAULT_MODEL else model)
         fields = fields_of({"max_tokens": MAX_TOKENS, **sampling}, engine)
         return ask_server(server, [read_prompt(text) for text in prompts], fields, system, raw, as_json, explain)

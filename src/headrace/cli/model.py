@@ -31,14 +31,15 @@ def open_llm(**keywords: Any) -> LLM:
 
 def open_model(context: typer.Context, model: str, engine: Mapping[str, Any], log_level: LogLevel | None) -> LLM:
     """The model of a command, with the log going to stderr."""
-    set_log_level(log_level or envs.get("HEADRACE_LOG_LEVEL") or "warning")
+    set_log_level(log_level)
     opener: OpenLLM = context.obj or open_llm
     return opener(**engine_keywords(model, engine))
 
 
-def set_log_level(level: str) -> None:
+def set_log_level(asked: str | None) -> None:
+    """The level that was asked for, else the environment's."""
     log = logging.getLogger("headrace")
-    log.setLevel(level.upper())
+    log.setLevel((asked or envs.get("HEADRACE_LOG_LEVEL") or "warning").upper())
     if not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("headrace: %(levelname)s: %(message)s"))

@@ -13,7 +13,6 @@ import typer
 from headrace.cli.model import LogLevelOption, ModelOption, set_log_level
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
 from headrace.cli.serve import shown_name
-from headrace.words import envs
 from headrace.words.config import DEFAULT_MODEL, EngineConfig, engine_config
 
 
@@ -31,7 +30,7 @@ def run_batch(
 
     Each line is {"custom_id", "method", "url", "body"}. Exit code 1 when a request failed.
     """
-    set_log_level(log_level or envs.get("HEADRACE_LOG_LEVEL") or "warning")
+    set_log_level(log_level)
     return run(engine_config(**engine_keywords(model, engine)), source, output, at_once)
 
 

@@ -14,7 +14,7 @@ from headrace.server.chunks import ChunkWriter
 from headrace.server.errors import bad_request
 from headrace.server.generation import Generation, News
 from headrace.server.logprobs import chat_logprobs, prompt_logprobs
-from headrace.server.parameters import check_all, sampling_params, warnings_of
+from headrace.server.parameters import check_all, check_stream, sampling_params, warnings_of
 from headrace.server.protocol.chat import ChatRequest
 from headrace.server.service import Service, new_id, prompt_of, token_counts
 from headrace.server.sse import EventStream, answer_or_leave, encode
@@ -50,9 +50,7 @@ async def create(service: Service, request: Request) -> Response:
 async def _check(service: Service, request: Request, body: ChatRequest) -> ChatJob:
     model = service.check_model(body.model)
     num_top = _num_top(body)
-    if body.stream and body.prompt_logprobs is not None:
-        raise bad_request("prompt_logprobs", "cannot be streamed; set stream to false")
-    _check_stream_options(body)
+    check_stream(body)
     asked = body.max_completion_tokens if body.max_completion_tokens is not None else body.max_tokens
     more = {"logprobs": num_top} | ({} if asked is None else {"max_tokens": asked})
     params = sampling_params(service.llm, body, **more)
@@ -71,11 +69,6 @@ async def _check(service: Service, request: Request, body: ChatRequest) -> ChatJ
         warnings=warnings_of(body, asked, checked),
         num_top=num_top,
     )
-
-
-def _check_stream_options(body: ChatRequest) -> None:
-    if body.stream_options is not None and not body.stream:
-        raise bad_request("stream_options", "is only for streams; set stream to true")
 
 
 def _num_top(body: ChatRequest) -> int | None:

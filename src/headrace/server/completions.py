@@ -15,7 +15,7 @@ from headrace.server.chunks import ChunkWriter
 from headrace.server.errors import bad_request
 from headrace.server.generation import Generation, News
 from headrace.server.logprobs import TextOffsets, completion_logprobs, prompt_logprobs
-from headrace.server.parameters import check_all, sampling_params, split_prompts, warnings_of
+from headrace.server.parameters import check_all, check_stream, sampling_params, split_prompts, warnings_of
 from headrace.server.protocol.completions import CompletionRequest
 from headrace.server.service import Service, new_id, token_counts
 from headrace.server.sse import EventStream, answer_or_leave, encode
@@ -63,16 +63,11 @@ async def create(service: Service, request: Request) -> Response:
 
 async def _check(service: Service, request: Request, body: CompletionRequest) -> CompletionJob:
     model = service.check_model(body.model)
-    if body.stream and body.prompt_logprobs is not None:
-        raise bad_request("prompt_logprobs", "cannot be streamed; set stream to false")
-    if body.stream_options is not None and not body.stream:
-        raise bad_request("stream_options", "is only for streams; set stream to true")
+    check_stream(body)
     if body.best_of not in (None, 1, body.n):
         raise bad_request("best_of", "is not supported beside n; leave it out")
     params = _params(service, body)
-    prompts = [
-        await _with_ids(service, body, p) for p in split_prompts(body.prompt, service.settings.max_prompts, "prompt")
-    ]
+    prompts = [await _with_ids(service, body, p) for p in split_prompts(body.prompt, "prompt")]
     checked = await check_all(service.llm, prompts, params, body.priority, "prompt", body.truncate_prompt_tokens)
     return CompletionJob(
         body=body,

@@ -25,7 +25,7 @@ async def create(service: Service, request: Request) -> Response:
     arrival_s = time.monotonic()
     body = EmbeddingRequest.model_validate(await service.read(request))
     model = service.check_model(body.model)
-    prompts = split_prompts(body.input, service.settings.max_prompts, "input")
+    prompts = split_prompts(body.input, "input")
     params = PoolingParams(**given(body, PARAMS))
     checked = await check_all(service.llm, prompts, params, body.priority, "input", body.truncate_prompt_tokens)
     warnings = warnings_of(body, None, checked)

@@ -9,7 +9,7 @@ from headrace.engine.host import AsyncLLM, Stream
 from headrace.engine.inputs import Checked
 from headrace.engine.output import Output, OutputKind
 from headrace.server.body import ClientGone
-from headrace.server.errors import ApiError, api_error
+from headrace.server.errors import ApiError
 from headrace.words.errors import EngineDeadError
 from headrace.words.outputs import EmbeddingOutput, FinishReason, RequestMetrics
 
@@ -116,8 +116,3 @@ def _failure(reason: str | None, detail: str | None, times: RequestMetrics) -> A
             return ApiError(504, f"the request took too long{said}", code="timeout")
         case _:
             return ApiError(500, f"the request failed{said}", code="generation_failed")
-
-
-def as_failure(error: BaseException) -> ApiError:
-    """What the reader of a stream is told of whatever ended it."""
-    return api_error(error)

@@ -9,7 +9,7 @@ from typing import Any
 from headrace.engine.host import AsyncLLM, num_prompt_tokens
 from headrace.engine.inputs import Checked, Prompt
 from headrace.server.errors import ApiError, bad_request
-from headrace.server.protocol.fields import Body, SamplingFields, check_extra
+from headrace.server.protocol.fields import LIMITS, Body, SamplingFields, check_extra
 from headrace.words.errors import RequestError
 from headrace.words.params import PoolingParams, SamplingParams
 
@@ -52,7 +52,15 @@ def _token_id(key: str) -> int:
         raise bad_request("logit_bias", f"keys must be token ids, got {key[:60]!r}") from None
 
 
-def split_prompts(value: Any, limit: int, param: str) -> list[Prompt]:
+def check_stream(body: SamplingFields) -> None:
+    """What only streams have, and what they cannot have."""
+    if body.stream and body.prompt_logprobs is not None:
+        raise bad_request("prompt_logprobs", "cannot be streamed; set stream to false")
+    if body.stream_options is not None and not body.stream:
+        raise bad_request("stream_options", "is only for streams; set stream to true")
+
+
+def split_prompts(value: Any, param: str) -> list[Prompt]:
     """One prompt (text or ids) or a list of prompts, as a list."""
     if isinstance(value, str):
         return [value]
@@ -62,8 +70,9 @@ def split_prompts(value: Any, limit: int, param: str) -> list[Prompt]:
         raise bad_request(param, "is empty; it must hold at least one token")
     if not isinstance(value[0], str | list):
         return [value]
-    if len(value) > limit:
-        raise bad_request(param, f"at most {limit} prompts are allowed, got {len(value)}; send several requests")
+    if len(value) > LIMITS.prompts:
+        most, number = LIMITS.prompts, len(value)
+        raise bad_request(param, f"at most {most} prompts are allowed, got {number}; send several requests")
     if not all(isinstance(item, type(value[0])) for item in value):
         raise bad_request(param, "must be a text, token ids, or a list of either")
     return list(value)

@@ -30,7 +30,6 @@ class Settings:
     """How long a reader may leave the buffers of its stream full."""
     template_timeout_s: float = 30.0
     retry_after_s: int = 1
-    max_prompts: int = 1_024
     max_connections: int | None = None
     num_remembered: int = 256
     """Finished requests that /v1/requests still knows."""
