@@ -62,8 +62,9 @@ def test_a_life_of_a_server_is_explained(cli, site):
 
 
 def test_raw_text_is_continued_without_the_template(cli, site):
-    code, _, _ = cli("generate", "hello", "--raw", "--max-tokens", "2", "--url", site.url)
+    code, _, err = cli("generate", "hello", "--raw", "--max-tokens", "2", "--url", site.url)
     assert code == 0 and site.heard[-1] == "hello"
+    assert "2 output tokens" in err and not err.startswith("0 prompt tokens"), "the prompt's tokens are counted, too"
 
 
 @pytest.mark.parametrize(
@@ -100,6 +101,15 @@ def test_a_chat_with_a_server_remembers_what_was_said(cli, site, monkeypatch):
     code, out, _ = cli("chat", "--url", site.url)
     assert code == 0 and "to: first" in out and "to: second" in out
     assert "user\nfirst<|im_end|>" in site.heard[-1] and "user\nsecond<|im_end|>" in site.heard[-1]
+
+
+def test_an_answer_of_chat_is_bounded_unless_somebody_says_otherwise(cli, site, monkeypatch):
+    asked = []
+    monkeypatch.setattr(Server, "chat", lambda self, said, fields: asked.append(fields["max_tokens"]) or iter(()))
+    for more in ([], ["--max-tokens", "9"]):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n/exit\n"))
+        cli("chat", "--url", site.url, *more)
+    assert asked == [1024, 9]
 
 
 def test_ctrl_c_ends_an_answer_and_the_server_forgets_it(site):

@@ -105,6 +105,20 @@ def test_a_stream_is_the_whole_answer_in_pieces(echo):
     assert sum(e["choices"][0]["finish_reason"] is not None for e in events[:-1]) == 4
 
 
+def test_a_stream_tells_each_choice_s_prompt_ids_once_when_asked():
+    async def work(c):
+        body = {"prompt": ["hello", "the world"], "n": 2, "max_tokens": 3, "return_token_ids": True}
+        return (await c.post(PATH, body)).json(), await c.events(PATH, **body)
+
+    whole, events = within(work)
+    told = [choice for event in events[:-1] for choice in event["choices"]]
+    for index, choice in enumerate(whole["choices"]):
+        chunks = [each for each in told if each["index"] == index]
+        ids = [each["prompt_token_ids"] for each in chunks if "prompt_token_ids" in each]
+        assert ids == [choice["prompt_token_ids"]]
+        assert "prompt_token_ids" in chunks[0]
+
+
 def test_prompt_logprobs_have_vllm_s_shape():
     answer = within(lambda c: c.complete("the world", max_tokens=1, prompt_logprobs=1))
     first, *others = answer["choices"][0]["prompt_logprobs"]

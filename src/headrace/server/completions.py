@@ -184,7 +184,8 @@ class CompletionWriter(ChunkWriter):
     def _write_choice(self, number: int, choice: CompletionOutput, parts: list[bytes]) -> None:
         index = self._job.index(number, choice)
         text, before = choice.text, None
-        if index not in self._offsets:
+        is_first = index not in self._offsets
+        if is_first:
             self._offsets[index] = TextOffsets()
             text = self._job.echoed(number) + text
             if self._job.body.echo and self._job.body.logprobs is not None:
@@ -193,6 +194,8 @@ class CompletionWriter(ChunkWriter):
         if self._is_plain and not text and choice.finish_reason is None:
             return
         logprobs, more = (b"null", b"") if self._is_plain else self._more(index, choice, before)
+        if is_first and self._job.body.return_token_ids:
+            more += b',"prompt_token_ids":' + encode(list(self._job.checked[number].request.prompt_ids))
         parts.append(
             b'%b,"choices":[{"index":%d,"text":%b,"logprobs":%b,"finish_reason":%b,"stop_reason":%b%b}]%b'
             % (
