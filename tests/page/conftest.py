@@ -49,7 +49,7 @@ def open_page(browser: Any) -> Iterator[Any]:
         if message.type in ("error", "warning") and "Failed to load resource" not in message.text:
             complaints.append(message.text)
 
-    def opened(url: str, size: str = "desktop", scheme: str = "light", **more: Any) -> Any:
+    def opened(url: str, size: str = "desktop", scheme: str = "light", script: str = "", **more: Any) -> Any:
         width, height = SIZES[size]
         is_phone = size == "phone"
         context = browser.new_context(
@@ -61,6 +61,7 @@ def open_page(browser: Any) -> Iterator[Any]:
         )
         contexts.append(context)
         context.set_default_timeout(8_000)
+        context.add_init_script(script)
         page = context.new_page()
         page.on("console", note)
         page.on("pageerror", lambda error: complaints.append(str(error)))

@@ -101,6 +101,32 @@ def test_conversations_are_kept_found_renamed_and_deleted(page):
     assert page.locator(".conversations li").count() == 0
 
 
+SLOW_STORE = """
+const open = IDBFactory.prototype.open;
+const mayOpen = new Promise((done) => (window.letStoreOpen = done));
+IDBFactory.prototype.open = function (...args) {
+  const request = open.apply(this, args);
+  const isOpen = new Promise((done) => request.addEventListener("success", done));
+  const set = (handler) => Promise.all([isOpen, mayOpen]).then(() => handler.call(request));
+  Object.defineProperty(request, "onsuccess", { set });
+  return request;
+};
+"""
+
+
+def test_what_is_said_before_the_browser_has_opened_its_store_is_kept_beside_what_was_there(open_page, site):
+    page = open_page(site.url, script=SLOW_STORE)
+    for text in ("first", "second"):
+        say(page, text)
+        page.evaluate("letStoreOpen()")
+        page.wait_for_function("n => document.querySelectorAll('.conversations li').length === n", arg=1 + (text == "second"))
+        assert messages(page)[0] == text
+        page.goto(site.url)
+        page.reload()
+    page.evaluate("letStoreOpen()")
+    page.wait_for_function("() => document.querySelectorAll('.conversations li').length === 2")
+
+
 def test_what_was_exported_can_be_imported(page, tmp_path):
     say(page, "take me along")
     open_side(page)

@@ -29,10 +29,14 @@ async function open(): Promise<IDBDatabase> {
   return settled(request);
 }
 
+/** Reads what was kept. What was said meanwhile, for a browser may take seconds to open its store, stays and is kept. */
 export async function load(): Promise<void> {
   try {
     database = await open();
-    conversations.value = await settled(database.transaction(STORE).objectStore(STORE).getAll());
+    const kept: Conversation[] = await settled(database.transaction(STORE).objectStore(STORE).getAll());
+    const begun = conversations.value;
+    conversations.value = [...kept.filter(({ id }) => !find(id)), ...begun];
+    keep((store) => begun.forEach((conversation) => store.put(conversation)));
   } catch {
     isKept.value = false;
   }
