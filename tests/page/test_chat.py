@@ -116,15 +116,16 @@ IDBFactory.prototype.open = function (...args) {
 
 def test_what_is_said_before_the_browser_has_opened_its_store_is_kept_beside_what_was_there(open_page, site):
     page = open_page(site.url, script=SLOW_STORE)
-    for text in ("first", "second"):
+    listed = "n => document.querySelectorAll('.conversations li').length === n"
+    for number, text in enumerate(("first", "second"), 1):
         say(page, text)
         page.evaluate("letStoreOpen()")
-        page.wait_for_function("n => document.querySelectorAll('.conversations li').length === n", arg=1 + (text == "second"))
+        page.wait_for_function(listed, arg=number)
         assert messages(page)[0] == text
         page.goto(site.url)
         page.reload()
     page.evaluate("letStoreOpen()")
-    page.wait_for_function("() => document.querySelectorAll('.conversations li').length === 2")
+    page.wait_for_function(listed, arg=2)
 
 
 def test_what_was_exported_can_be_imported(page, tmp_path):
