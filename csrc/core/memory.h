@@ -1,21 +1,18 @@
 // Memory that lives as long as a model: huge pages, aligned, zeroed.
 #pragma once
+#include <memory>
+
 #include "core/types.h"
 
 namespace headrace {
 
+class Mapping;
+
+// Large ones have a mapping of their own, small ones share one: a matrix of a megabyte deserves huge pages, too.
 class HugeBuffer {
  public:
   HugeBuffer() = default;
   explicit HugeBuffer(i64 bytes);  // throws std::bad_alloc
-  ~HugeBuffer();
-  HugeBuffer(HugeBuffer&& other) noexcept { swap(other); }
-  HugeBuffer& operator=(HugeBuffer&& other) noexcept {
-    swap(other);
-    return *this;
-  }
-  HugeBuffer(const HugeBuffer&) = delete;
-  HugeBuffer& operator=(const HugeBuffer&) = delete;
 
   template <class T>
   T* as() const {
@@ -24,10 +21,9 @@ class HugeBuffer {
   i64 bytes() const { return bytes_; }
 
  private:
-  void swap(HugeBuffer& other) noexcept;
+  std::shared_ptr<Mapping> mapping_;
   void* data_ = nullptr;
-  void* mapped_ = nullptr;
-  i64 bytes_ = 0, mapped_bytes_ = 0;
+  i64 bytes_ = 0;
 };
 
 }  // namespace headrace

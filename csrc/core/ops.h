@@ -14,10 +14,11 @@ constexpr i64 kPartition = 512;   // keys with their own (max, sum, accumulator)
 constexpr i64 kColumns = 32;      // outputs that lie together in a packed weight
 
 // A matrix [n, k] packed once; `type` is that of the activations that it multiplies.
-// bf16: [n / 32][k / 32][2][16 pairs of k][16 columns][2], so that 32 columns by 32 of K are 2 KB; padded with zeros.
+// bf16: [n / 32][k / 32][16 pairs of k][32 columns][2], so that 32 columns by 32 of K are 2 KB, and one product after
+// another reads one line after another; padded with zeros.
 // f32: [n padded to 4][k padded to 16].
 // Within a tile of K, k lies where place_of says.
-// Integers of 4 bits (0 to 15) or 8 (−128 to 127), for bf16: [n / 32][k / 32][2][bits][16 columns] words of 32 bits, of
+// Integers of 4 bits (0 to 15) or 8 (−128 to 127), for bf16: [n / 32][k / 32][bits][32 columns] words of 32 bits, of
 // which each holds consecutive k, the even ones in its low half and the odd ones in its high half, lowest first. Value
 // = scale · integer + minimum, of groups of 32 or 16 along K: [n / 32][k / group][scale, minimum][32 columns], float16
 // where all of them are, else float32.
@@ -31,6 +32,15 @@ struct PackedWeight {
   bool has_minimum = false, is_half = false;
   HugeBuffer scales;
 
+  // Of one of 32 columns, at a place of K: the number of a bf16, and that of the word that holds an integer.
+  i64 value_at(i64 column, i64 place) const { return (place / 2 * kColumns + column) * 2 + place % 2; }
+  i64 word_at(i64 column, i64 place) const { return place * bits / 32 * kColumns + column; }
+  // How far to shift that word.
+  int shift_of(i64 place) const {
+    const i64 inside = place % (32 / bits);
+    return static_cast<int>(inside % 2 * 16 + inside / 2 * bits);
+  }
+  i64 tile_bytes() const { return kTileK * kColumns * (bits ? bits : 16) / 8; }
   i64 scale_bytes() const { return is_half ? 2 : 4; }
   i64 group_bytes() const { return (has_minimum ? 2 : 1) * kColumns * scale_bytes(); }
   i64 bytes() const { return data.bytes() + scales.bytes(); }

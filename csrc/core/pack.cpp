@@ -11,11 +11,7 @@ void pack_columns_bf16(const u16* from, const PackedWeight& w, i64 column_block)
     const i64 column = column_block * kColumns + c;
     if (column >= w.n) return;
     const u16* row = from + column * w.k;
-    u16* lane = to + c / 16 * 512 + c % 16 * 2;
-    for (i64 k = 0; k < w.k; k++) {
-      const i64 place = place_of(k, w.is_chained);
-      lane[place / kTileK * 1024 + place % kTileK / 2 * 32 + place % 2] = row[k];
-    }
+    for (i64 k = 0; k < w.k; k++) to[w.value_at(c, place_of(k, w.is_chained))] = row[k];
   }
 }
 

@@ -92,12 +92,14 @@ void Team::barrier() {
   pool_.arrive();
 }
 
-// Threads are at most one phase apart, so the counter half a ring ahead is nobody's: rank 0 clears it for its next use.
-std::atomic<i64>& Team::counter() {
-  const u32 phase = phase_++;
-  if (rank_ == 0)
-    pool_.counters_[(phase + Pool::kPhases / 2) % Pool::kPhases].next.store(0, std::memory_order_relaxed);
-  return pool_.counters_[phase % Pool::kPhases].next;
+// Threads are at most one phase apart, so what lies half a ring ahead is nobody's: each clears its own for the next use.
+u32 Team::next_phase() {
+  counter(phase_ + Pool::kPhases / 2, rank_).store(0, std::memory_order_relaxed);
+  return phase_++;
+}
+
+std::atomic<i64>& Team::counter(u32 phase, int owner) {
+  return pool_.counters_[phase % Pool::kPhases * static_cast<u32>(size_) + static_cast<u32>(owner)].next;
 }
 
 void Pool::arrive() {
@@ -110,6 +112,7 @@ void Pool::arrive() {
 Pool::Pool(int num_threads) : cores_(allowed_cores()), owner_pid_(getpid()) {
   num_threads_ = num_threads > 0 ? num_threads : static_cast<int>(cores_.size());
   if (num_threads_ < 1) num_threads_ = 1;
+  counters_ = std::vector<Counter>(kPhases * static_cast<std::size_t>(num_threads_));
   for (int i = 0; i < num_threads_; i++) scratch_.emplace_back(kScratchBytes);
   for (int rank = 1; rank < num_threads_; rank++) threads_.emplace_back([this, rank] { work(rank); });
 }
@@ -129,7 +132,7 @@ void Pool::work(int rank) {
   for (u32 seen = 0;; seen++) {
     start_.wait_while(seen);
     if (is_closing_) return;
-    Team team(*this, rank, num_threads_, scratch_[rank].as<char>(), kScratchBytes);
+    Team team(*this, rank, num_threads_, scratch_[rank].as<char>(), kScratchBytes, phase_);
     call_(argument_, team);
     arrive();
   }
@@ -139,15 +142,15 @@ void Pool::work(int rank) {
 void Pool::run_erased(Call call, void* argument) {
   std::lock_guard<std::mutex> lock(turn_);
   const int size = getpid() == owner_pid_ ? num_threads_ : 1;
-  Team team(*this, 0, size, scratch_[0].as<char>(), kScratchBytes);
+  Team team(*this, 0, size, scratch_[0].as<char>(), kScratchBytes, phase_);
   if (size == 1) return call(argument, team);
   Pinned pinned(cores_.empty() ? 0 : cores_[0]);
-  for (Counter& counter : counters_) counter.next.store(0, std::memory_order_relaxed);
   call_ = call;
   argument_ = argument;
   start_.advance();
   call(argument, team);
   arrive();
+  phase_ = team.phase_;
 }
 
 }  // namespace headrace

@@ -31,8 +31,8 @@ class Pool;
 // What one thread sees of a run: all threads call the same functions in the same order.
 class Team {
  public:
-  Team(Pool& pool, int rank, int size, char* scratch, i64 scratch_bytes)
-      : pool_(pool), rank_(rank), size_(size), scratch_(scratch), scratch_bytes_(scratch_bytes) {}
+  Team(Pool& pool, int rank, int size, char* scratch, i64 scratch_bytes, u32 phase)
+      : pool_(pool), rank_(rank), size_(size), scratch_(scratch), scratch_bytes_(scratch_bytes), phase_(phase) {}
 
   int rank() const { return rank_; }
   int size() const { return size_; }
@@ -47,8 +47,25 @@ class Team {
       for (i64 i = 0; i < count; i++) body(i);
       return;
     }
-    std::atomic<i64>& next = counter();
+    std::atomic<i64>& next = counter(next_phase(), 0);
     for (i64 i = next.fetch_add(1); i < count; i = next.fetch_add(1)) body(i);
+    barrier();
+  }
+
+  // The same where neighbours lie together in memory: each thread walks a range of its own from end to end, and then
+  // helps the others. body(i, end) also hears up to where the same thread is likely to go on.
+  template <class Body>
+  void for_each_in_ranges(i64 count, Body&& body) {
+    if (size_ == 1) {
+      for (i64 i = 0; i < count; i++) body(i, count);
+      return;
+    }
+    const u32 phase = next_phase();
+    for (int n = 0; n < size_; n++) {
+      const i64 owner = (rank_ + n) % size_, begin = count * owner / size_, end = count * (owner + 1) / size_;
+      std::atomic<i64>& next = counter(phase, static_cast<int>(owner));
+      for (i64 i = begin + next.fetch_add(1); i < end; i = begin + next.fetch_add(1)) body(i, n == 0 ? end : i + 1);
+    }
     barrier();
   }
 
@@ -60,12 +77,14 @@ class Team {
   }
 
  private:
-  std::atomic<i64>& counter();
+  friend class Pool;
+  u32 next_phase();
+  std::atomic<i64>& counter(u32 phase, int owner);
   Pool& pool_;
   int rank_, size_;
   char* scratch_;
   i64 scratch_bytes_;
-  u32 phase_ = 0;
+  u32 phase_;  // how many pieces of work were shared out before, the same on all threads
 };
 
 class Pool {
@@ -87,7 +106,7 @@ class Pool {
  private:
   friend class Team;
   using Call = void (*)(void*, Team&);
-  static constexpr int kPhases = 64;
+  static constexpr u32 kPhases = 64;
   static constexpr i64 kScratchBytes = i64{8} << 20;
   void run_erased(Call call, void* argument);
   void work(int rank);
@@ -104,7 +123,8 @@ class Pool {
   std::mutex turn_;
   Signal start_, passed_;
   alignas(64) std::atomic<int> arrived_{0};
-  Counter counters_[kPhases];
+  std::vector<Counter> counters_;  // [kPhases][threads]
+  u32 phase_ = 0;
   Call call_ = nullptr;
   void* argument_ = nullptr;
   bool is_closing_ = false;

@@ -144,13 +144,12 @@ void put_scale(const PackedWeight& w, char* group, i64 column, float value) {
 }
 
 void put_column(const PackedWeight& w, i64 column, const Column& from) {
-  const i64 block = column / kColumns, inside = column % kColumns, per_word = 32 / w.bits;
+  const i64 block = column / kColumns, inside = column % kColumns;
   u32* words = w.data.as<u32>() + block * w.k_padded * w.bits;
   const u32 mask = w.bits == 4 ? 15 : 255;
   for (i64 k = 0; k < w.k; k++) {
-    const i64 place = place_of(k, w.is_chained), at = place % kTileK % per_word;
-    u32& word = words[k / kTileK * 32 * w.bits + (inside / 16 * w.bits + place % kTileK / per_word) * 16 + inside % 16];
-    word |= (static_cast<u32>(from.codes[k]) & mask) << (at % 2 * 16 + at / 2 * w.bits);
+    const i64 place = place_of(k, w.is_chained);
+    words[w.word_at(inside, place)] |= (static_cast<u32>(from.codes[k]) & mask) << w.shift_of(place);
   }
   const i64 num_groups = w.k_padded / w.group;
   for (i64 g = 0; g * w.group < w.k; g++) {

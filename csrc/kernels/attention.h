@@ -149,16 +149,12 @@ inline Span span_of(const RowBlock& block, i64 r, i64 start) {
 
 struct KeyTiles {  // 32 keys in two halves of 16
   const u16* half[2];
-  const u16* at(i64 k, int c, int h) const { return half[c] + k * 512 + h * 256; }
-  void prefetch_tile(i64) const {}
-  void prefetch_lines(i64, i64) const {}
+  const u16* at(i64 k, int c, int p) const { return half[c] + k * 512 + p * 32; }
 };
 struct ValueTiles {  // groups of 32 keys in two halves of 16, by 16 dims
   const u16* const (*halves)[2];
   i64 offset, step;
-  const u16* at(i64 k, int c, int h) const { return halves[k][h] + offset + c * step; }
-  void prefetch_tile(i64) const {}
-  void prefetch_lines(i64, i64) const {}
+  const u16* at(i64 k, int c, int p) const { return halves[k][p / 8] + offset + c * step + p % 8 * 32; }
 };
 
 template <class Dot>
@@ -277,9 +273,10 @@ struct TiledAttention {
   template <class Tiles>
   void product(i64 count, const Value* a, i64 lda, const Tiles& tiles, i64 num_tiles, float* out, i64 stride) {
     alignas(64) float panel[Dot::kMaxRows * kColumns];
+    Ahead ahead;
     for (i64 r = 0; r < count; r += Dot::kMaxRows) {
       const i64 rows = count - r < Dot::kMaxRows ? count - r : Dot::kMaxRows;
-      Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, panel);
+      Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, ahead, panel);
       for (i64 i = 0; i < rows; i++)
         for (i64 c = 0; c < kColumns; c += 16) store(out + (r + i) * stride + c, load(panel + i * kColumns + c));
     }

@@ -7,6 +7,7 @@ struct AmxDot {
   using Value = u16;
   using Integers = FmaDot;
   static constexpr int kMaxRows = 32;
+  static constexpr bool fetches_one_pass = true;
 
   struct alignas(64) Shape {
     unsigned char palette = 1, start_row = 0, reserved[14] = {};
@@ -34,18 +35,25 @@ struct AmxDot {
     configured() = num_rows;
   }
 
+  // Sixteen pairs, one behind another by `stride` bytes.
+  struct Tile {
+    const u16* at;
+    i64 stride;
+  };
+
   // A tile of B whose halves lie apart is put together first.
   template <class Tiles>
-  static const u16* whole(const Tiles& b, i64 k, int c, u16* room) {
-    const u16 *low = b.at(k, c, 0), *high = b.at(k, c, 1);
-    if (high == low + 256) return low;
+  static Tile whole(const Tiles& b, i64 k, int c, u16* room) {
+    const u16 *low = b.at(k, c, 0), *high = b.at(k, c, 8);
+    const i64 step = b.at(k, c, 1) - low;
+    if (high == low + 8 * step) return {low, 2 * step};
     std::memcpy(room, low, 512);
     std::memcpy(room + 256, high, 512);
-    return room;
+    return {room, 64};
   }
 
   template <class Tiles>
-  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
+  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
     configure(num_rows);
     const bool is_tall = num_rows > 16;
     alignas(64) u16 room[2][512];
@@ -56,11 +64,12 @@ struct AmxDot {
       _tile_zero(3);
     }
     for (i64 k = 0; k < num_tiles; k++) {
-      if (!is_tall) b.prefetch_tile(k);
+      ahead.fetch();
+      const Tile left = whole(b, k, 0, room[0]), right = whole(b, k, 1, room[1]);
       _tile_loadd(4, a + k * 32, lda * 2);
-      _tile_loadd(6, whole(b, k, 0, room[0]), 64);
+      _tile_loadd(6, left.at, left.stride);
       _tile_dpbf16ps(0, 4, 6);
-      _tile_loadd(7, whole(b, k, 1, room[1]), 64);
+      _tile_loadd(7, right.at, right.stride);
       _tile_dpbf16ps(1, 4, 7);
       if (is_tall) {
         _tile_loadd(5, a + 16 * lda + k * 32, lda * 2);

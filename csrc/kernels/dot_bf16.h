@@ -10,6 +10,7 @@ struct ChainDot {
   using Value = u16;
   using Integers = ChainDot;
   static constexpr int kMaxRows = 4;
+  static constexpr bool fetches_one_pass = false;
 
   static void enter() {}
   static void leave() {}
@@ -42,22 +43,22 @@ struct ChainDot {
   }
 
   template <class Tiles>
-  static __m512bh pairs_of(const Tiles& b, i64 k, int c, int h, int p) {
-    if constexpr (requires { b.at(k, c, h); }) {
-      return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b.at(k, c, h) + p * 32));
+  static __m512bh pairs_of(const Tiles& b, i64 k, int c, int p) {
+    if constexpr (requires { b.at(k, c, p); }) {
+      return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b.at(k, c, p)));
     } else if constexpr (std::is_same_v<Tiles, IntTiles<4>>) {
-      const __m512i words = b.word(k, c, h * 2 + p / 4).v;
+      const __m512i words = b.word(k, c, p / 4).v;
       return reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(_mm512_srli_epi16(words, p % 4 * 4), numbers()));
     } else {
       F16 low, high;
-      pair_of(b, k, c, h, p, low, high);
+      pair_of(b, k, c, p, low, high);
       const __m512i upper = _mm512_castps_si512(high.v), lower = _mm512_srli_epi32(_mm512_castps_si512(low.v), 16);
       return reinterpret_cast<__m512bh>(_mm512_mask_blend_epi16(0x55555555, upper, lower));
     }
   }
 
   template <int R, class Tiles>
-  static void rows(const u16* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
+  static void rows(const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
     F16 total[R][2];
     __m512 chain[2][R][2];  // over the even k of a tile, and over the odd ones
     const __m512 zero = _mm512_setzero_ps();
@@ -67,12 +68,12 @@ struct ChainDot {
         chain[0][r][c] = chain[1][r][c] = zero;
       }
     for (i64 k = 0; k < num_tiles; k++) {
+      ahead.fetch();
       for (int h = 0; h < 2; h++) {
         const u16* ak = a + k * 32 + h * 16;
 #pragma GCC unroll 8
         for (int p = 0; p < 8; p++) {
-          b.prefetch_lines(k, h * 8 + p);
-          const __m512bh low = pairs_of(b, k, 0, h, p), high = pairs_of(b, k, 1, h, p);
+          const __m512bh low = pairs_of(b, k, 0, h * 8 + p), high = pairs_of(b, k, 1, h * 8 + p);
 #pragma GCC unroll 4
           for (int r = 0; r < R; r++) {
             const __m512bh x = pair_of_row(ak + r * lda + 2 * p);
@@ -94,8 +95,8 @@ struct ChainDot {
 
   // out [num_rows][32] = A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows.
   template <class Tiles>
-  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
-    by_number_of_rows<ChainDot, kMaxRows>(num_rows, a, lda, b, num_tiles, out);
+  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
+    by_number_of_rows<ChainDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, out);
   }
 };
 

@@ -9,6 +9,7 @@ struct FmaDot {
   using Integers = FmaDot;  // who multiplies by integers
   static constexpr int kMaxRows = HEADRACE_ROWS;
   static constexpr int kHalves = HEADRACE_HALVES;  // column halves whose accumulators fit the registers
+  static constexpr bool fetches_one_pass = false;  // what is read once, line after line, the processor fetches by itself
 
   static void enter() {}
   static void leave() {}
@@ -21,18 +22,18 @@ struct FmaDot {
   static F16 get(const float* from) { return load(from); }  // what `put` has left
 
   template <int R, int C, class Tiles>
-  static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, float* out, int first_half) {
+  static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out, int first_half) {
     F16 total[R][C], even[R][C], odd[R][C];
     for (int r = 0; r < R; r++)
       for (int c = 0; c < C; c++) total[r][c] = even[r][c] = odd[r][c] = set(0.0f);
     for (i64 k = 0; k < num_tiles; k++) {
+      if (first_half == 0) ahead.fetch();
       for (int h = 0; h < 2; h++) {
         const float* ak = a + k * 32 + h * 16;
 #pragma GCC unroll 8
         for (int p = 0; p < 8; p++) {
-          if (first_half == 0) b.prefetch_lines(k, h * 8 + p);
           F16 low[C], high[C];
-          for (int c = 0; c < C; c++) pair_of(b, k, first_half + c, h, p, low[c], high[c]);
+          for (int c = 0; c < C; c++) pair_of(b, k, first_half + c, h * 8 + p, low[c], high[c]);
           for (int r = 0; r < R; r++) {
             const F16 x = set(ak[r * lda + 2 * p]), y = set(ak[r * lda + 2 * p + 1]);
             for (int c = 0; c < C; c++) even[r][c] = fma(x, low[c], even[r][c]);
@@ -52,14 +53,14 @@ struct FmaDot {
   }
 
   template <int R, class Tiles>
-  static void rows(const float* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
-    for (int half = 0; half < 2; half += kHalves) block<R, kHalves>(a, lda, b, num_tiles, out, half);
+  static void rows(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
+    for (int half = 0; half < 2; half += kHalves) block<R, kHalves>(a, lda, b, num_tiles, ahead, out, half);
   }
 
   // out [num_rows][32] = A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows.
   template <class Tiles>
-  static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
-    by_number_of_rows<FmaDot, kMaxRows>(num_rows, a, lda, b, num_tiles, out);
+  static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
+    by_number_of_rows<FmaDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, out);
   }
 };
 

@@ -156,20 +156,17 @@ void rotate_as(const Rotate& op, Team& team) {
 }
 
 inline void embed_row_bf16(const PackedWeight& w, i64 id, float* y) {
-  const u16* base = w.data.as<u16>() + id / kColumns * w.k_padded * kColumns + id % kColumns / 16 * 512 + id % 16 * 2;
+  const u16* base = w.data.as<u16>() + id / kColumns * w.k_padded * kColumns;
   for (i64 k = 0; k < w.k; k++) {
-    const i64 place = place_of(k, w.is_chained);
-    const u32 bits = u32{base[place / kTileK * 1024 + place % kTileK / 2 * 32 + place % 2]} << 16;
+    const u32 bits = u32{base[w.value_at(id % kColumns, place_of(k, w.is_chained))]} << 16;
     std::memcpy(y + k, &bits, 4);
   }
 }
 
 inline float code_of(const PackedWeight& w, i64 id, i64 column) {
-  const i64 k = place_of(column, w.is_chained);
-  const i32* tile = w.data.as<i32>() + (id / kColumns * w.k_padded + k / kTileK * kTileK) * w.bits + id % kColumns / 16 * 16 * w.bits;
-  const i64 per_word = 32 / w.bits, inside = k % kTileK % per_word;
-  const u32 word = static_cast<u32>(tile[k % kTileK / per_word * 16 + id % 16]);
-  const u32 bits = word >> (inside % 2 * 16 + inside / 2 * w.bits);
+  const i64 place = place_of(column, w.is_chained);
+  const u32* words = w.data.as<u32>() + id / kColumns * w.k_padded * w.bits;
+  const u32 bits = words[w.word_at(id % kColumns, place)] >> w.shift_of(place);
   return w.bits == 4 ? static_cast<float>(bits & 15) : static_cast<float>(static_cast<signed char>(bits));
 }
 

@@ -13,12 +13,12 @@ void widen_row(const T* from, i64 k, i64 k_padded, typename Dot::Value* row) {
   });
 }
 
-// Rows [first, first + count) of x as the dot product takes them, [count][k_padded], zeros behind k.
+// Rows [first, first + count) of x as the dot product takes them, [count][stride], zeros behind k.
 template <class Dot>
-void widen_rows(const View& x, i64 first, i64 count, i64 k, i64 k_padded, typename Dot::Value* to) {
+void widen_rows(const View& x, i64 first, i64 count, i64 k, i64 k_padded, typename Dot::Value* to, i64 stride) {
   for (i64 r = 0; r < count; r++) {
-    if (x.type == Type::f32) widen_row<Dot>(x.row<float>(first + r), k, k_padded, to + r * k_padded);
-    else widen_row<Dot>(x.row<u16>(first + r), k, k_padded, to + r * k_padded);
+    if (x.type == Type::f32) widen_row<Dot>(x.row<float>(first + r), k, k_padded, to + r * stride);
+    else widen_row<Dot>(x.row<u16>(first + r), k, k_padded, to + r * stride);
   }
 }
 
@@ -31,79 +31,93 @@ void write_columns(const float* sums, const float* bias, T* to, i64 count) {
   });
 }
 
-// out [rows][32] of `num_tiles` tiles: segments of K, each summed by itself. `tiles_from(k)` gives the tiles behind k.
-template <class Dot, class TilesFrom>
-void panel_in_segments(i64 num_tiles, i64 lda, int rows, const typename Dot::Value* a, float* sums, TilesFrom tiles_from) {
-  constexpr i64 kSegment = kSegmentK / kTileK;
-  alignas(64) float part[Dot::kMaxRows * kColumns];
-  for (i64 k = 0; k < num_tiles; k += kSegment) {
-    const i64 count = num_tiles - k < kSegment ? num_tiles - k : kSegment;
-    Dot::panel(rows, a + k * kTileK, lda, tiles_from(k), count, k == 0 ? sums : part);
-    if (k == 0) continue;
-    for (i64 i = 0; i < rows * kColumns; i += 16) store(sums + i, add(load(sums + i), load(part + i)));
-  }
-}
-
 // Rows of x as the kernel takes them, and for integers with a minimum the sums of their groups.
 template <class Dot>
 struct Rows {
-  const typename Dot::Value* values;  // [count][k_padded]
-  const float* sums;                  // [count][groups]
+  const typename Dot::Value* values;  // [count][stride]
+  i64 stride;
+  const float* sums;  // [count][groups]
   i64 first, count;
 };
+constexpr i64 kRowsPerBlock = 96;
 
-inline Groups groups_of(const PackedWeight& w, i64 column_block, i64 tile, const float* sums) {
-  const i64 num_groups = w.k_padded / w.group, first = tile * kTileK / w.group;
-  const char* scales = w.scales.as<char>() + (column_block * num_groups + first) * w.group_bytes();
+// Tiles [first, first + count) of K of a column block: at most a segment.
+struct Segment {
+  i64 column_block, first, count;
+};
+
+inline Groups groups_of(const PackedWeight& w, const Segment& s, const float* sums) {
+  const i64 num_groups = w.k_padded / w.group, first = s.first * kTileK / w.group;
+  const char* scales = w.scales.as<char>() + (s.column_block * num_groups + first) * w.group_bytes();
   return {scales, w.group_bytes(), w.has_minimum ? kColumns * w.scale_bytes() : 0, w.is_half, w.group < kTileK,
           sums + first, num_groups};
 }
 
+inline const char* bytes_of(const PackedWeight& w, const Segment& s) {
+  return w.data.as<char>() + (s.column_block * w.k_padded / kTileK + s.first) * w.tile_bytes();
+}
+
 template <int Bits>
-IntTiles<Bits> int_tiles(const PackedWeight& w, i64 column_block, i64 tile, const float* sums) {
-  const i64 words_per_tile = 32 * Bits;
-  return {w.data.as<i32>() + (column_block * w.k_padded / kTileK + tile) * words_per_tile, groups_of(w, column_block, tile, sums)};
+IntTiles<Bits> int_tiles(const PackedWeight& w, const Segment& s, const float* sums) {
+  return {reinterpret_cast<const i32*>(bytes_of(w, s)), groups_of(w, s, sums)};
 }
 
-// One column block times up to kMaxRows rows; `wide` holds the block's integers as bf16 if they were written out.
+// While the rows go over a segment, as much is fetched of what lies behind it.
 template <class Dot>
-void panel_of_weight(const PackedWeight& w, i64 column_block, int rows, const typename Dot::Value* a, const float* group_sums,
-                     const u16* wide, float* sums) {
-  const i64 num_tiles = w.k_padded / kTileK;
-  auto run = [&](auto tiles_from) { panel_in_segments<Dot>(num_tiles, w.k_padded, rows, a, sums, tiles_from); };
-  if (w.bits == 0) {
-    const u16* base = w.data.as<u16>() + column_block * w.k_padded * kColumns;
-    return run([&](i64 k) { return DenseTiles{base + k * 1024}; });
-  }
-  if constexpr (std::is_same_v<Dot, typename Dot::Integers>) {
-    if (wide) return run([&](i64 k) { return WideTiles{{wide + k * 1024}, groups_of(w, column_block, k, group_sums)}; });
-    if (w.bits == 4) return run([&](i64 k) { return int_tiles<4>(w, column_block, k, group_sums); });
-    run([&](i64 k) { return int_tiles<8>(w, column_block, k, group_sums); });
-  }
+void look_ahead(Ahead& ahead, const PackedWeight& w, const Segment& s, i64 num_rows) {
+  constexpr i64 kOnePassBytes = 16384;
+  const i64 passes = ceil_div(num_rows, Dot::kMaxRows), lines = w.tile_bytes() / 64;
+  const char* behind = bytes_of(w, s) + (passes > 1 ? s.count * w.tile_bytes() : kOnePassBytes);
+  ahead.lines_per_tile = passes > 1 ? ceil_div(lines, passes) : Dot::fetches_one_pass ? lines : 0;
+  if (ahead.at < behind) ahead.at = behind;
 }
 
-template <class Dot>
-void columns_times_rows(const Linear& op, i64 column_block, const Rows<Dot>& x, u16* room) {
-  const PackedWeight& w = *op.weight;
-  const i64 column = column_block * kColumns, num_groups = w.bits ? w.k_padded / w.group : 0;
-  const i64 count = w.n - column < kColumns ? w.n - column : kColumns;
-  const u16* wide = nullptr;
-  if (w.bits && room && x.count > 2 * Dot::kMaxRows) {
-    if (w.bits == 4) widen_tiles(int_tiles<4>(w, column_block, 0, x.sums), w.k_padded / kTileK, room);
-    else widen_tiles(int_tiles<8>(w, column_block, 0, x.sums), w.k_padded / kTileK, room);
-    wide = room;
-  }
-  alignas(64) float sums[Dot::kMaxRows * kColumns];
+// sums [count][32] (+)= rows times a segment, which is summed by itself. `tiles_of(r)` are its tiles for the rows from r on.
+template <class Dot, class TilesOf>
+void rows_times_segment(const Rows<Dot>& x, const Segment& s, Ahead& ahead, float* sums, TilesOf tiles_of) {
+  alignas(64) float part[Dot::kMaxRows * kColumns];
   for (i64 r = 0; r < x.count; r += Dot::kMaxRows) {
     const int rows = static_cast<int>(x.count - r < Dot::kMaxRows ? x.count - r : Dot::kMaxRows);
-    panel_of_weight<Dot>(w, column_block, rows, x.values + r * w.k_padded, x.sums + r * num_groups, wide, sums);
-    for (int i = 0; i < rows; i++) {
-      const float* bias = op.bias ? op.bias + column : nullptr;
-      if (op.y.type == Type::f32)
-        write_columns(sums + i * kColumns, bias, op.y.row<float>(x.first + r + i) + column, count);
-      else
-        write_columns(sums + i * kColumns, bias, op.y.row<u16>(x.first + r + i) + column, count);
+    float* total = sums + r * kColumns;
+    Dot::panel(rows, x.values + r * x.stride + s.first * kTileK, x.stride, tiles_of(r), s.count, ahead, s.first ? part : total);
+    if (s.first == 0) continue;
+    for (i64 i = 0; i < rows * kColumns; i += 16) store(total + i, add(load(total + i), load(part + i)));
+  }
+}
+
+// `room` holds a segment's integers as bf16, where there are rows enough to write them out for.
+template <class Dot>
+void multiply_segment(const PackedWeight& w, const Segment& s, const Rows<Dot>& x, u16* room, Ahead& ahead, float* sums) {
+  auto run = [&](auto tiles_of) { rows_times_segment<Dot>(x, s, ahead, sums, tiles_of); };
+  if (w.bits == 0) return run([&](i64) { return DenseTiles{reinterpret_cast<const u16*>(bytes_of(w, s))}; });
+  if constexpr (std::is_same_v<Dot, typename Dot::Integers>) {
+    auto sums_of = [&](i64 r) { return x.sums + r * (w.k_padded / w.group); };
+    if (x.count > 2 * Dot::kMaxRows) {
+      if (w.bits == 4) widen_tiles(int_tiles<4>(w, s, x.sums), s.count, room);
+      else widen_tiles(int_tiles<8>(w, s, x.sums), s.count, room);
+      return run([&](i64 r) { return WideTiles{{room}, groups_of(w, s, sums_of(r))}; });
     }
+    if (w.bits == 4) return run([&](i64 r) { return int_tiles<4>(w, s, sums_of(r)); });
+    run([&](i64 r) { return int_tiles<8>(w, s, sums_of(r)); });
+  }
+}
+
+template <class Dot>
+void columns_times_rows(const Linear& op, i64 column_block, const Rows<Dot>& x, u16* room, Ahead& ahead) {
+  constexpr i64 kSegment = kSegmentK / kTileK;
+  const PackedWeight& w = *op.weight;
+  const i64 column = column_block * kColumns, num_tiles = w.k_padded / kTileK;
+  const i64 count = w.n - column < kColumns ? w.n - column : kColumns;
+  alignas(64) float sums[kRowsPerBlock * kColumns];
+  for (i64 first = 0; first < num_tiles; first += kSegment) {
+    const Segment segment{column_block, first, num_tiles - first < kSegment ? num_tiles - first : kSegment};
+    look_ahead<Dot>(ahead, w, segment, x.count);
+    multiply_segment<Dot>(w, segment, x, room, ahead, sums);
+  }
+  const float* bias = op.bias ? op.bias + column : nullptr;
+  for (i64 r = 0; r < x.count; r++) {
+    if (op.y.type == Type::f32) write_columns(sums + r * kColumns, bias, op.y.row<float>(x.first + r) + column, count);
+    else write_columns(sums + r * kColumns, bias, op.y.row<u16>(x.first + r) + column, count);
   }
 }
 
@@ -117,20 +131,17 @@ void sum_groups(const typename Dot::Value* x, const PackedWeight& w, float* sums
   }
 }
 
-// How rows and columns are cut into tasks; no cut changes a bit.
-struct Cut {
-  i64 rows_per_block, num_row_blocks, columns_per_task, num_column_tasks;
-};
+// Rows are cut into blocks that a thread's scratch has room for; a task is a row block by a column block.
+inline i64 rows_per_block(i64 row_bytes, const Team& team) {
+  const i64 rows = team.scratch_bytes() / 2 / row_bytes;
+  return rows > kRowsPerBlock ? kRowsPerBlock : rows < 1 ? 1 : rows;
+}
 
-inline Cut cut_linear(i64 num_rows, i64 column_blocks, i64 row_bytes, i64 panel_bytes, const Team& team) {
-  constexpr i64 kRows = 96, kStreamBytes = 96 << 10;
-  i64 rows = team.scratch_bytes() / 2 / row_bytes;
-  rows = rows > kRows ? kRows : rows < 1 ? 1 : rows;
-  const i64 row_blocks = ceil_div(num_rows, rows), wanted = ceil_div(i64{8} * team.size(), row_blocks);
-  i64 columns = ceil_div(column_blocks, wanted);
-  const i64 least = ceil_div(kStreamBytes, panel_bytes);
-  if (columns < least) columns = least;
-  return {rows, row_blocks, columns, ceil_div(column_blocks, columns)};
+// A row's values lie so far behind those of the row before that the rows do not crowd the same sets of the first cache.
+template <class Value>
+i64 stride_of(i64 k_padded) {
+  constexpr i64 kLine = 64 / sizeof(Value), kPage = 4096 / sizeof(Value);
+  return k_padded % kPage == 0 ? k_padded + kLine : k_padded;
 }
 
 template <class Dot>
@@ -138,28 +149,27 @@ void linear_bf16(const Linear& op, Team& team) {
   using Value = typename Dot::Value;
   const PackedWeight& w = *op.weight;
   const i64 column_blocks = w.n_padded / kColumns, num_groups = w.bits ? w.k_padded / w.group : 0;
-  const i64 row_bytes = w.k_padded * static_cast<i64>(sizeof(Value)) + num_groups * 4;
-  const i64 panel_bytes = w.bits ? w.k_padded * kColumns * w.bits / 8 : w.k_padded * kColumns * 2;
-  const Cut cut = cut_linear(op.x.rows, column_blocks, row_bytes, panel_bytes, team);
+  const i64 stride = stride_of<Value>(w.k_padded), row_bytes = stride * static_cast<i64>(sizeof(Value)) + num_groups * 4;
+  const i64 column_bytes = w.k_padded / kTileK * w.tile_bytes(), block_rows = rows_per_block(row_bytes, team);
   Value* a = reinterpret_cast<Value*>(team.scratch());
-  float* sums = reinterpret_cast<float*>(a + cut.rows_per_block * w.k_padded);
-  const i64 half = team.scratch_bytes() / 2;
-  u16* room = w.bits && w.k_padded * kColumns * 2 <= half ? reinterpret_cast<u16*>(team.scratch() + half) : nullptr;
+  float* sums = reinterpret_cast<float*>(a + block_rows * stride);
+  u16* room = reinterpret_cast<u16*>(team.scratch() + team.scratch_bytes() / 2);
   i64 widened = -1;
+  Ahead ahead;
   Dot::enter();
-  team.for_each(cut.num_row_blocks * cut.num_column_tasks, [&](i64 task) {
-    const i64 block = task / cut.num_column_tasks, first_row = block * cut.rows_per_block;
-    const i64 left = op.x.rows - first_row, num_rows = left < cut.rows_per_block ? left : cut.rows_per_block;
+  team.for_each_in_ranges(ceil_div(op.x.rows, block_rows) * column_blocks, [&](i64 task, i64 last) {
+    const i64 block = task / column_blocks, first_row = block * block_rows, left = op.x.rows - first_row;
+    const i64 num_rows = left < block_rows ? left : block_rows;
     if (widened != block) {
-      widen_rows<Dot>(op.x, first_row, num_rows, w.k, w.k_padded, a);
+      ahead = {};
+      widen_rows<Dot>(op.x, first_row, num_rows, w.k, w.k_padded, a, stride);
       if (w.has_minimum)
-        for (i64 r = 0; r < num_rows; r++) sum_groups<Dot>(a + r * w.k_padded, w, sums + r * num_groups);
+        for (i64 r = 0; r < num_rows; r++) sum_groups<Dot>(a + r * stride, w, sums + r * num_groups);
     }
     widened = block;
-    const i64 first = task % cut.num_column_tasks * cut.columns_per_task;
-    const i64 last = first + cut.columns_per_task < column_blocks ? first + cut.columns_per_task : column_blocks;
-    const Rows<Dot> rows{a, sums, first_row, num_rows};
-    for (i64 column = first; column < last; column++) columns_times_rows<Dot>(op, column, rows, room);
+    const i64 end = last - block * column_blocks;
+    ahead.end = w.data.as<char>() + (end < column_blocks ? end : column_blocks) * column_bytes;
+    columns_times_rows<Dot>(op, task % column_blocks, Rows<Dot>{a, stride, sums, first_row, num_rows}, room, ahead);
   });
   Dot::leave();
 }
@@ -196,29 +206,24 @@ inline void four_columns_f32(const float* x, i64 ldx, i64 num_rows, const float*
 
 inline void linear_f32(const Linear& op, Team& team) {
   const PackedWeight& w = *op.weight;
-  const i64 column_blocks = w.n_padded / 4, row_bytes = w.k_padded * 4;
-  const Cut cut = cut_linear(op.x.rows, column_blocks, row_bytes, row_bytes * 4, team);
+  const i64 column_blocks = w.n_padded / 4, block_rows = rows_per_block(w.k_padded * 4, team);
   float* a = reinterpret_cast<float*>(team.scratch());
   i64 copied = -1;
-  team.for_each(cut.num_row_blocks * cut.num_column_tasks, [&](i64 task) {
-    const i64 block = task / cut.num_column_tasks, first_row = block * cut.rows_per_block;
-    const i64 left = op.x.rows - first_row, num_rows = left < cut.rows_per_block ? left : cut.rows_per_block;
+  team.for_each_in_ranges(ceil_div(op.x.rows, block_rows) * column_blocks, [&](i64 task, i64) {
+    const i64 block = task / column_blocks, first_row = block * block_rows, c = task % column_blocks;
+    const i64 left = op.x.rows - first_row, num_rows = left < block_rows ? left : block_rows;
     if (copied != block)
       for (i64 r = 0; r < num_rows; r++) {
         std::memcpy(a + r * w.k_padded, op.x.row<float>(first_row + r), w.k * 4);
         std::memset(a + r * w.k_padded + w.k, 0, (w.k_padded - w.k) * 4);
       }
     copied = block;
-    float sums[96 * 4];
-    const i64 first = task % cut.num_column_tasks * cut.columns_per_task;
-    const i64 last = first + cut.columns_per_task < column_blocks ? first + cut.columns_per_task : column_blocks;
-    for (i64 c = first; c < last; c++) {
-      four_columns_f32(a, w.k_padded, num_rows, w.data.as<float>() + c * 4 * w.k_padded, w.k_padded, sums);
-      const i64 count = w.n - c * 4 < 4 ? w.n - c * 4 : 4;
-      for (i64 r = 0; r < num_rows; r++)
-        for (i64 n = 0; n < count; n++)
-          op.y.row<float>(first_row + r)[c * 4 + n] = sums[r * 4 + n] + (op.bias ? op.bias[c * 4 + n] : 0.0f);
-    }
+    float sums[kRowsPerBlock * 4];
+    four_columns_f32(a, w.k_padded, num_rows, w.data.as<float>() + c * 4 * w.k_padded, w.k_padded, sums);
+    const i64 count = w.n - c * 4 < 4 ? w.n - c * 4 : 4;
+    for (i64 r = 0; r < num_rows; r++)
+      for (i64 n = 0; n < count; n++)
+        op.y.row<float>(first_row + r)[c * 4 + n] = sums[r * 4 + n] + (op.bias ? op.bias[c * 4 + n] : 0.0f);
   });
 }
 

@@ -119,6 +119,7 @@ inline void store_bf16(u16* p, F16 a) {
   for (int i = 0; i < 16; i++) p[i] = round_bf16(a.v[i]);
 }
 HEADRACE_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
+HEADRACE_INLINE void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }  // no further than the second cache
 
 // Denormals are zero, as inputs and as results, while one lives; afterwards the mode is what it was.
 class FlushDenormals {

@@ -1,20 +1,22 @@
 // What a dot product multiplies by: tiles of 32 of K by 32 columns, dense or integers in groups. A panel asks for pairs of
-// K of 16 columns (column half c, K half h of tile k, pair p of eight) and says how a finished sum joins the total.
+// K of 16 columns (column half c of tile k, pair p of sixteen) and says how a finished sum joins the total.
 #pragma once
 
 namespace headrace::HEADRACE_NS {
 
-constexpr i64 kAheadBytes = 16384;
+// What is brought into the second cache meanwhile: so many lines with each tile, up to the end. Where several groups of
+// rows take their turns over the same tiles, the memory would rest from the second group on.
+struct Ahead {
+  const char *at = nullptr, *end = nullptr;
+  i64 lines_per_tile = 0;
+  HEADRACE_INLINE void fetch() {
+    for (i64 i = 0; i < lines_per_tile && at < end; i++, at += 64) prefetch_far(at);
+  }
+};
 
-HEADRACE_INLINE void prefetch_bytes(const void* at, i64 bytes) {
-  for (i64 line = 0; line < bytes; line += 64) prefetch(static_cast<const char*>(at) + line);
-}
-
-struct DenseTiles {  // [k][2 column halves][16 pairs][16][2]
+struct DenseTiles {  // [k][16 pairs][2 column halves][16][2]
   const u16* base;
-  const u16* at(i64 k, int c, int h) const { return base + k * 1024 + c * 512 + h * 256; }
-  HEADRACE_INLINE void prefetch_tile(i64 k) const { prefetch_bytes(base + k * 1024 + kAheadBytes / 2, 2048); }
-  HEADRACE_INLINE void prefetch_lines(i64 k, i64 pair) const { prefetch_bytes(base + k * 1024 + kAheadBytes / 2 + pair * 64, 128); }
+  const u16* at(i64 k, int c, int p) const { return base + k * 1024 + p * 64 + c * 32; }
 };
 
 // Scales of a column block from a tile on, and what minimums are multiplied by: the sums of a row's values by group.
@@ -40,38 +42,32 @@ struct Groups {
 // Integers of 4 or 8 bits as they are packed.
 template <int Bits>
 struct IntTiles {
-  const i32* base;  // [k][2 column halves][Bits words][16 columns]
+  const i32* base;  // [k][Bits words][2 column halves][16 columns]
   Groups groups;
 
-  I16 word(i64 k, int c, i64 number) const { return load_words(base + ((k * 2 + c) * Bits + number) * 16); }
-  HEADRACE_INLINE void prefetch_tile(i64 k) const { prefetch_bytes(base + k * 32 * Bits + kAheadBytes / 4, 128 * Bits); }
-  HEADRACE_INLINE void prefetch_lines(i64 k, i64 pair) const {
-    if (pair == 0) prefetch_tile(k);
-  }
+  I16 word(i64 k, int c, i64 number) const { return load_words(base + ((k * Bits + number) * 2 + c) * 16); }
 };
 
 // The same integers written out as bf16 once for many rows.
 struct WideTiles {
   DenseTiles tiles;
   Groups groups;
-  const u16* at(i64 k, int c, int h) const { return tiles.at(k, c, h); }
-  HEADRACE_INLINE void prefetch_tile(i64) const {}
-  HEADRACE_INLINE void prefetch_lines(i64, i64) const {}
+  const u16* at(i64 k, int c, int p) const { return tiles.at(k, c, p); }
 };
 
 template <class Tiles>
-inline void pair_of(const Tiles& b, i64 k, int c, int h, int p, F16& low, F16& high) {
-  const u16* at = b.at(k, c, h) + p * 32;
+inline void pair_of(const Tiles& b, i64 k, int c, int p, F16& low, F16& high) {
+  const u16* at = b.at(k, c, p);
   low = load_even(at);
   high = load_odd(at);
 }
-inline void pair_of(const IntTiles<4>& b, i64 k, int c, int h, int p, F16& low, F16& high) {
-  const I16 words = b.word(k, c, h * 2 + p / 4);
+inline void pair_of(const IntTiles<4>& b, i64 k, int c, int p, F16& low, F16& high) {
+  const I16 words = b.word(k, c, p / 4);
   low = nibble(words, p % 4 * 4);
   high = nibble(words, 16 + p % 4 * 4);
 }
-inline void pair_of(const IntTiles<8>& b, i64 k, int c, int h, int p, F16& low, F16& high) {
-  const I16 words = b.word(k, c, h * 4 + p / 2);
+inline void pair_of(const IntTiles<8>& b, i64 k, int c, int p, F16& low, F16& high) {
+  const I16 words = b.word(k, c, p / 2);
   low = octet(words, p % 2 * 8);
   high = octet(words, 16 + p % 2 * 8);
 }
@@ -93,9 +89,10 @@ inline F16 join(const Tiles& b, F16 total, F16 sum, i64 k, int h, int c, i64 row
 
 // Dot::rows<R> for as many rows as there are, up to R.
 template <class Dot, int R, class Tiles>
-void by_number_of_rows(int num_rows, const typename Dot::Value* a, i64 lda, const Tiles& b, i64 num_tiles, float* out) {
-  if (num_rows == R) return Dot::template rows<R>(a, lda, b, num_tiles, out);
-  if constexpr (R > 1) by_number_of_rows<Dot, R - 1>(num_rows, a, lda, b, num_tiles, out);
+void by_number_of_rows(int num_rows, const typename Dot::Value* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead,
+                       float* out) {
+  if (num_rows == R) return Dot::template rows<R>(a, lda, b, num_tiles, ahead, out);
+  if constexpr (R > 1) by_number_of_rows<Dot, R - 1>(num_rows, a, lda, b, num_tiles, ahead, out);
 }
 
 // Column block of integers → bf16 tiles as DenseTiles has them.
@@ -105,9 +102,9 @@ void widen_tiles(const IntTiles<Bits>& from, i64 num_tiles, u16* to) {
     for (int c = 0; c < 2; c++)
       for (int p = 0; p < 16; p++) {
         F16 low, high;
-        pair_of(from, k, c, p / 8, p % 8, low, high);
+        pair_of(from, k, c, p, low, high);
         const I16 both = add(shift_right<16>(as_words(low)), bit_and(as_words(high), words(static_cast<i32>(0xffff0000))));
-        store_words(reinterpret_cast<i32*>(to + k * 1024 + c * 512 + p * 32), both);
+        store_words(reinterpret_cast<i32*>(to + k * 1024 + p * 64 + c * 32), both);
       }
 }
 
