@@ -107,10 +107,10 @@ double read_rate(Machine& machine, const PackedWeight& weight) {
   return best;
 }
 
-Cache* new_cache(Machine& machine, bool is_bf16, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
+Cache* new_cache(Machine& machine, bool is_bf16, bool has_codes, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
   require(num_blocks > 0 && block_size > 0 && num_heads > 0 && dim > 0, "a cache has blocks, heads and dimensions");
   require(dim <= 512, "head dimensions up to 512 are supported");
-  return new Cache(make_cache(is_bf16 ? Type::bf16 : Type::f32, num_blocks, block_size, num_heads, dim,
+  return new Cache(make_cache(is_bf16 ? Type::bf16 : Type::f32, has_codes, num_blocks, block_size, num_heads, dim,
                              machine.is_chained()));
 }
 
@@ -141,8 +141,11 @@ NB_MODULE(_native, module) {
   nb::class_<Cache>(module, "Cache")
       .def("zero_blocks", &zero_blocks)
       .def("fill", [](Cache& cache, int byte) {  // for tests that poison pages
-        std::memset(cache.keys.as<char>(), byte, cache.keys.bytes());
-        std::memset(cache.values.as<char>(), byte, cache.values.bytes());
+        for (const HugeBuffer* room : {&cache.keys, &cache.values, &cache.key_scales, &cache.value_scales})
+          if (room->bytes()) std::memset(room->as<char>(), byte, room->bytes());
+      })
+      .def_prop_ro("nbytes", [](const Cache& c) {
+        return c.keys.bytes() + c.values.bytes() + c.key_scales.bytes() + c.value_scales.bytes();
       });
   nb::class_<Machine> machine(module, "Machine");
   machine.def(nb::init<int, const std::string&>(), nb::arg("num_threads") = 0, nb::arg("isa") = "")

@@ -135,13 +135,20 @@ struct Rotate {
 //   keys   [block][head][key / 16][dim / 32][16 pairs of dim][16 keys][2]
 //   values [block][head][key / unit][dim / 16][unit / 2 pairs of keys][16 dims][2], unit 32 or 16
 // with dim padded to 32; otherwise, and in f32, plain [block][head][key][dim padded].
+// As codes: the same in bytes, but of the 32 values of a pair first the 16 even ones, then the odd ones. A key's scales
+// are apart, [block][head][key]; value = scale · code. What is not finite has the scale NaN and codes of 0.
 struct Cache {
-  Type type;
+  Type type;       // of what attends to it, and of its values where they are not codes
+  bool has_codes;  // integers of −127 to 127
   i64 num_blocks, block_size, num_heads, dim, dim_padded;
   i64 unit;  // keys per tile of values; 0: plain pages
   bool is_chained;  // dimensions of keys, and keys of values, lie where place_of says
   HugeBuffer keys, values;
+  HugeBuffer key_scales, value_scales;  // f32
   i64 page_values() const { return num_heads * block_size * dim_padded; }  // values of one block, of K or of V
+  i64 page_bytes() const { return page_values() * (has_codes ? 1 : item_bytes(type)); }
+  i64 page_keys() const { return num_heads * block_size; }
+  i64 scale_bytes() const { return has_codes ? page_keys() * static_cast<i64>(sizeof(float)) : 0; }
 };
 
 struct Attend {

@@ -37,19 +37,23 @@ PackedWeight pack_weight(const void* values, Type type, i64 n, i64 k, bool is_ch
   return w;
 }
 
-Cache make_cache(Type type, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim, bool is_chained) {
-  Cache cache{type, num_blocks, block_size, num_heads, dim, round_up(dim, 32), 0, is_chained, {}, {}};
+Cache make_cache(Type type, bool has_codes, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim, bool is_chained) {
+  Cache cache{type, has_codes, num_blocks, block_size, num_heads, dim, round_up(dim, 32), 0, is_chained, {}, {}, {}, {}};
   if (type == Type::bf16 && block_size % 16 == 0) cache.unit = block_size % 32 == 0 ? 32 : 16;
-  const i64 bytes = num_blocks * cache.page_values() * item_bytes(type);
-  cache.keys = HugeBuffer(bytes);
-  cache.values = HugeBuffer(bytes);
+  cache.keys = HugeBuffer(num_blocks * cache.page_bytes());
+  cache.values = HugeBuffer(num_blocks * cache.page_bytes());
+  if (!has_codes) return cache;
+  cache.key_scales = HugeBuffer(num_blocks * cache.scale_bytes());
+  cache.value_scales = HugeBuffer(num_blocks * cache.scale_bytes());
   return cache;
 }
 
 void zero_block(Cache& cache, i64 block) {
-  const i64 bytes = cache.page_values() * item_bytes(cache.type);
-  std::memset(cache.keys.as<char>() + block * bytes, 0, bytes);
-  std::memset(cache.values.as<char>() + block * bytes, 0, bytes);
+  for (HugeBuffer* pages : {&cache.keys, &cache.values})
+    std::memset(pages->as<char>() + block * cache.page_bytes(), 0, cache.page_bytes());
+  if (!cache.has_codes) return;
+  for (HugeBuffer* scales : {&cache.key_scales, &cache.value_scales})
+    std::memset(scales->as<char>() + block * cache.scale_bytes(), 0, cache.scale_bytes());
 }
 
 }  // namespace headrace

@@ -8,6 +8,7 @@
 
 namespace headrace {
 
+using i8 = std::int8_t;
 using i32 = std::int32_t;
 using i64 = std::int64_t;
 using u16 = std::uint16_t;

@@ -5,12 +5,15 @@
 // position 0, each with its own (max, sum, accumulator), merged in order. A masked key has weight 0, whether it is
 // computed for a neighbour's sake or not; sums end with + 0 so that −0 cannot tell.
 #pragma once
+#include <type_traits>
 
 namespace headrace::HEADRACE_NS {
 
 constexpr i64 kRows = 32;
 constexpr i64 kGroup = kTileK;  // keys per tile
 constexpr i64 kGroups = kPartition / kGroup;
+constexpr i64 kMaxDim = 512;
+constexpr float kLeastPeak = 0x1p-100f;  // a vector that is nowhere larger is held as zeros: no scale is denormal
 
 inline i64 key_index(i64 key, i64 column, i64 dim, bool is_chained) {
   const i64 d = place_of(column, is_chained);
@@ -38,14 +41,58 @@ void write_token(const Cache& cache, i64 slot, i64 head, const T* k, const T* v)
   }
 }
 
+// x [dim] → whole numbers of −127 to 127, zeros up to dim_padded, and what they are multiplied by: the largest magnitude
+// / 127, or NaN where a value is not finite.
+template <class T>
+float quantize(const T* x, i64 dim, i64 dim_padded, float* codes) {
+  F16 peaks = set(0.0f), rests = set(0.0f);
+  by_sixteen(dim, [&](i64 d, i64 n) {
+    const F16 values = load_up_to(x + d, n);
+    peaks = max(peaks, absolute(values));
+    rests = add(rests, mul(values, set(0.0f)));
+  });
+  const float peak = largest(peaks);
+  const bool is_finite = sum(rests) == 0.0f;
+  std::memset(codes, 0, dim_padded * sizeof(float));
+  if (!is_finite || peak < kLeastPeak) return is_finite ? 0.0f : __builtin_nanf("");
+  const float scale = peak / 127.0f;
+  by_sixteen(dim, [&](i64 d, i64 n) { store(codes + d, rint(div(load_up_to(x + d, n), set(scale)))); });
+  return scale;
+}
+
+// Where value i of a tile lies among codes.
+inline i64 code_place(i64 i) { return (i & ~i64{31}) | (i & 1) << 4 | (i >> 1 & 15); }
+
+inline i64 scale_index(const Cache& cache, i64 block, i64 head, i64 key) {
+  return (block * cache.num_heads + head) * cache.block_size + key;
+}
+
+template <class T>
+void write_codes(const Cache& cache, i64 slot, i64 head, const T* k, const T* v) {
+  const i64 block = slot / cache.block_size, key = slot % cache.block_size, dim = cache.dim_padded;
+  const i64 number = scale_index(cache, block, head, key);
+  i8 *keys = page<i8>(cache, cache.keys, block, head), *values = page<i8>(cache, cache.values, block, head);
+  float codes[kMaxDim];
+  cache.key_scales.as<float>()[number] = quantize(k, cache.dim, dim, codes);
+  for (i64 d = 0; d < dim; d++)
+    keys[cache.unit ? code_place(key_index(key, d, dim, cache.is_chained)) : key * dim + d] = static_cast<i8>(codes[d]);
+  cache.value_scales.as<float>()[number] = quantize(v, cache.dim, dim, codes);
+  for (i64 d = 0; d < dim; d++)
+    values[cache.unit ? code_place(value_index(key, d, dim, cache.unit, cache.is_chained)) : key * dim + d] =
+        static_cast<i8>(codes[d]);
+}
+
 template <class T>
 void write_keys_and_values(const Attend& op, Team& team) {
   const Cache& cache = *op.cache;
   for_rows(team, op.step.num_tokens, 4 * cache.num_heads * cache.dim, [&](i64 t) {
     const i64 slot = op.step.slots[t];
     if (slot < 0) return;
-    for (i64 h = 0; h < cache.num_heads; h++)
-      write_token(cache, slot, h, op.k.row<T>(t) + h * cache.dim, op.v.row<T>(t) + h * cache.dim);
+    for (i64 h = 0; h < cache.num_heads; h++) {
+      const T *k = op.k.row<T>(t) + h * cache.dim, *v = op.v.row<T>(t) + h * cache.dim;
+      if (cache.has_codes) write_codes(cache, slot, h, k, v);
+      else write_token(cache, slot, h, k, v);
+    }
   });
 }
 
@@ -147,28 +194,53 @@ inline Span span_of(const RowBlock& block, i64 r, i64 start) {
   return {low > 0 ? low : 0, end < kPartition ? end : kPartition};
 }
 
+// Tiles of bf16, or of codes as they lie in their pages.
+template <class Item>
 struct KeyTiles {  // 32 keys in two halves of 16
-  const u16* half[2];
-  const u16* at(i64 k, int c, int p) const { return half[c] + k * 512 + p * 32; }
+  const Item* half[2];
+  const Item* at(i64 k, int c, int p) const { return half[c] + k * 512 + p * 32; }
 };
+template <class Item>
 struct ValueTiles {  // groups of 32 keys in two halves of 16, by 16 dims
-  const u16* const (*halves)[2];
+  const Item* const (*halves)[2];
   i64 offset, step;
-  const u16* at(i64 k, int c, int p) const { return halves[k][p / 8] + offset + c * step + p % 8 * 32; }
+  const Item* at(i64 k, int c, int p) const { return halves[k][p / 8] + offset + c * step + p % 8 * 32; }
 };
 
-template <class Dot>
+// Where the tiles of a partition are.
+template <class Item>
+struct Found {
+  const Item* keys[kGroups][2];
+  const Item* values[kGroups][2];
+};
+
+inline u16 as_bf16(u16 x) { return x; }
+inline u16 as_bf16(i8 code) {
+  const float x = code;
+  u32 bits;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<u16>(bits >> 16);
+}
+
+inline void widen(const i8* codes, i64 count, u16* to) {
+  for (i64 i = 0; i < count; i += 32) store_pair(to + i, load_even(codes + i), load_odd(codes + i));
+}
+
+// Item is what pages hold: u16, or i8 for codes.
+template <class Dot, class Item>
 struct TiledAttention {
   using Value = typename Dot::Value;
+  static constexpr bool kHasCodes = std::is_same_v<Item, i8>;
+  static constexpr bool kMultipliesCodes = std::is_same_v<typename Dot::Integers, Dot>;
   const Attend& op;
   const Cache& cache;
   const i64 dim, unit;  // padded dim; keys per tile of values, here never 0
   Value *queries, *weights;
   float *scores, *fresh;
   u16 *own_keys, *own_values;  // tiles put together where pages cannot be used as they lie
+  float *key_scales, *value_scales;  // of a partition, where there are codes
   Running run;
-  const u16* keys[kGroups][2];
-  const u16* values[kGroups][2];
+  Found<u16> tiles;
 
   TiledAttention(const Attend& attend, Team& team)
       : op(attend), cache(*attend.cache), dim(cache.dim_padded), unit(cache.unit ? cache.unit : 32) {
@@ -180,6 +252,8 @@ struct TiledAttention {
     run.sums = take<float>(at, kRows * dim);
     own_keys = take<u16>(at, kPartition * dim);
     own_values = take<u16>(at, kPartition * dim);
+    key_scales = take<float>(at, kPartition);
+    value_scales = take<float>(at, kPartition);
   }
 
   template <class U>
@@ -189,9 +263,9 @@ struct TiledAttention {
     return here;
   }
 
-  const u16* unit_at(const RowBlock& b, const HugeBuffer& buffer, i64 key) const {
+  const Item* unit_at(const RowBlock& b, const HugeBuffer& buffer, i64 key) const {
     const i64 block = b.table[key / cache.block_size];
-    return page<u16>(cache, buffer, block, b.head) + key % cache.block_size * dim;
+    return page<Item>(cache, buffer, block, b.head) + key % cache.block_size * dim;
   }
 
   // Values of group g in tiles of our own, zeros behind the last key: 0 × NaN is NaN.
@@ -199,11 +273,11 @@ struct TiledAttention {
     u16* tile = own_values + g * kGroup * dim;
     for (i64 i = 0; i < kGroup; i++) {
       const i64 key = start + g * kGroup + i;
-      const u16* row = key < b.num_keys ? unit_at(b, cache.values, key) : nullptr;
-      for (i64 d = 0; d < dim; d++) tile[value_index(i, d, dim, unit, cache.is_chained)] = row ? row[d] : 0;
+      const Item* row = key < b.num_keys ? unit_at(b, cache.values, key) : nullptr;
+      for (i64 d = 0; d < dim; d++) tile[value_index(i, d, dim, unit, cache.is_chained)] = row ? as_bf16(row[d]) : 0;
     }
-    values[g][0] = tile;
-    values[g][1] = unit == 32 ? tile + 256 : tile + 16 * dim;
+    tiles.values[g][0] = tile;
+    tiles.values[g][1] = unit == 32 ? tile + 256 : tile + 16 * dim;
   }
 
   // The same where pages are tiles: only a tile that ends before its last key is copied.
@@ -215,8 +289,8 @@ struct TiledAttention {
       if (left <= 0) std::memset(tile, 0, unit * dim * sizeof(u16));
       else if (num_keys < unit) copy_keys(from, tile, num_keys);
       const u16* found = num_keys < unit ? tile : from;
-      values[g][first ? 1 : 0] = found;
-      if (unit == 32) values[g][1] = found + 256;
+      tiles.values[g][first ? 1 : 0] = found;
+      if (unit == 32) tiles.values[g][1] = found + 256;
     }
   }
 
@@ -240,32 +314,72 @@ struct TiledAttention {
     u16* tile = own_keys + g * kGroup * dim;
     for (i64 i = 0; i < kGroup; i++) {
       const i64 key = start + g * kGroup + i;
-      const u16* row = key < b.num_keys ? unit_at(b, cache.keys, key) : nullptr;
-      for (i64 d = 0; d < dim; d++) tile[key_index(i, d, dim, cache.is_chained)] = row ? row[d] : 0;
+      const Item* row = key < b.num_keys ? unit_at(b, cache.keys, key) : nullptr;
+      for (i64 d = 0; d < dim; d++) tile[key_index(i, d, dim, cache.is_chained)] = row ? as_bf16(row[d]) : 0;
     }
-    keys[g][0] = tile;
-    keys[g][1] = tile + 16 * dim;
+    tiles.keys[g][0] = tile;
+    tiles.keys[g][1] = tile + 16 * dim;
+  }
+
+  // Tiles of group g as they lie in their pages. Behind the last key there may be none: any will do for the keys, whose
+  // scores are masked, and for codes of values, which are finite whatever lies there.
+  void find_pages(const RowBlock& b, i64 start, i64 g, Found<Item>& found) const {
+    const i64 key = start + g * kGroup;
+    const bool has_second = key + 16 < b.num_keys;
+    found.keys[g][0] = unit_at(b, cache.keys, key);
+    found.keys[g][1] = has_second ? unit_at(b, cache.keys, key + 16) : found.keys[g][0];
+    found.values[g][0] = unit_at(b, cache.values, key);
+    if (unit == 32) found.values[g][1] = found.values[g][0] + 256;
+    else found.values[g][1] = has_second ? unit_at(b, cache.values, key + 16) : found.values[g][0];
   }
 
   void find_tiles(const RowBlock& b, i64 start, i64 g) {
-    const i64 key = start + g * kGroup;
     if (cache.unit == 0) {
       assemble_keys(b, start, g);
       return assemble_values(b, start, g);
     }
-    keys[g][0] = unit_at(b, cache.keys, key);
-    keys[g][1] = key + 16 < b.num_keys ? unit_at(b, cache.keys, key + 16) : keys[g][0];
-    if (key + kGroup > b.num_keys) return cut_values(b, start, g);
-    values[g][0] = unit_at(b, cache.values, key);
-    values[g][1] = unit == 32 ? values[g][0] + 256 : unit_at(b, cache.values, key + 16);
+    if constexpr (kHasCodes) {
+      widen_tiles_of(b, start, g);
+    } else {
+      find_pages(b, start, g, tiles);
+      if (start + (g + 1) * kGroup > b.num_keys) cut_values(b, start, g);
+    }
   }
 
-  void fetch_ahead(i64 g, i64 end) const {
+  void widen_tiles_of(const RowBlock& b, i64 start, i64 g) {
+    Found<Item> codes;
+    find_pages(b, start, g, codes);
+    u16 *own_key = own_keys + g * kGroup * dim, *own_value = own_values + g * kGroup * dim;
+    for (int half = 0; half < 2; half++) {
+      u16 *keys = own_key + half * 16 * dim, *values = own_value + half * 16 * dim;
+      widen(codes.keys[g][half], 16 * dim, keys);
+      widen(unit == 32 ? codes.values[g][0] + half * 16 * dim : codes.values[g][half], 16 * dim, values);
+      tiles.keys[g][half] = keys;
+      tiles.values[g][half] = unit == 32 ? own_value + half * 256 : values;
+    }
+  }
+
+  // Of the keys [first, end) of the partition from `start`; others are masked.
+  void gather_scales(const RowBlock& b, i64 start, i64 first, i64 end) {
+    if (end > b.num_keys - start) end = b.num_keys - start;
+    for (i64 i = first; i < end;) {
+      const i64 key = start + i, within = key % cache.block_size;
+      const i64 left = cache.block_size - within, count = left < end - i ? left : end - i;
+      const i64 from = scale_index(cache, b.table[key / cache.block_size], b.head, within);
+      std::memcpy(key_scales + i, cache.key_scales.as<float>() + from, count * sizeof(float));
+      std::memcpy(value_scales + i, cache.value_scales.as<float>() + from, count * sizeof(float));
+      i += count;
+    }
+  }
+
+  template <class Any>
+  void fetch_ahead(const Found<Any>& found, i64 g, i64 end) const {
+    constexpr i64 kLine = 64 / sizeof(Any);
     for (int half = 0; half < 2; half++)
-      for (i64 i = 0; i < 16 * dim; i += 32) {
-        if (g + 1 < end) prefetch(keys[g + 1][half] + i);
-        if (unit == 16) prefetch(values[g][half] + i);
-        else prefetch(values[g][0] + half * 16 * dim + i);
+      for (i64 i = 0; i < 16 * dim; i += kLine) {
+        if (g + 1 < end) prefetch(found.keys[g + 1][half] + i);
+        if (unit == 16) prefetch(found.values[g][half] + i);
+        else prefetch(found.values[g][0] + half * 16 * dim + i);
       }
   }
 
@@ -292,11 +406,37 @@ struct TiledAttention {
     }
   }
 
+  // Few rows multiply codes as they lie; for many, these are written out as bf16 once.
   void partition(const RowBlock& b, i64 start, i64 first_group, i64 end_group) {
+    if constexpr (kHasCodes) gather_scales(b, start, first_group * kGroup, end_group * kGroup);
+    if constexpr (kHasCodes && kMultipliesCodes) {
+      if (cache.unit && b.count <= Dot::kMaxRows) {
+        Found<Item> codes;
+        for (i64 g = first_group; g < end_group; g++) find_pages(b, start, g, codes);
+        return compute(b, start, first_group, end_group, codes);
+      }
+    }
     for (i64 g = first_group; g < end_group; g++) find_tiles(b, start, g);
+    compute(b, start, first_group, end_group, tiles);
+  }
+
+  // Scores of codes → scores of keys.
+  void scale_scores(float* row, i64 from, i64 to) const {
+    for (i64 i = from; i < to; i += 16) store(row + i, mul(load(row + i), load(key_scales + i)));
+  }
+
+  // A weight with the scale of its value, where there is one; a masked one stays 0 whatever the scale.
+  F16 weight_of(F16 e, i64 i, const Span& span) const {
+    if constexpr (kHasCodes) return keep(mul(e, load(value_scales + i)), span.low - i, span.high - i, set(0.0f));
+    return e;
+  }
+
+  template <class Any>
+  void compute(const RowBlock& b, i64 start, i64 first_group, i64 end_group, const Found<Any>& found) {
     for (i64 g = first_group; g < end_group; g++) {
-      if (b.count <= 8) fetch_ahead(g, end_group);
-      product(b.count, queries, dim, KeyTiles{{keys[g][0], keys[g][1]}}, dim / 32, scores + g * kGroup, kPartition);
+      if (b.count <= 8) fetch_ahead(found, g, end_group);
+      const KeyTiles<Any> keys{{found.keys[g][0], found.keys[g][1]}};
+      product(b.count, queries, dim, keys, dim / 32, scores + g * kGroup, kPartition);
     }
     Merge merges[kRows];
     bool is_first[kRows], is_empty[kRows];
@@ -304,15 +444,16 @@ struct TiledAttention {
       const Span span = span_of(b, r, start);
       Value* row = weights + r * kPartition;
       float best = 0, total = 0;
+      if constexpr (kHasCodes) scale_scores(scores + r * kPartition, first_group * kGroup, end_group * kGroup);
       softmax_row(op, scores + r * kPartition, first_group * kGroup, end_group * kGroup, span.low, span.high, best, total,
-                  [&](i64 i, F16 e) { Dot::put(row + i, e); });
+                  [&](i64 i, F16 e) { Dot::put(row + i, weight_of(e, i, span)); });
       is_empty[r] = span.is_empty();
       is_first[r] = run.total[r] < 0;
       if (!is_empty[r]) merges[r] = merge_row(run, r, best, total, is_first[r]);
     }
     for (i64 d = 0; d < dim; d += kColumns) {
-      const ValueTiles tiles{values + first_group, d / 16 * unit * 16, unit * 16};
-      product(b.count, weights + first_group * kGroup, kPartition, tiles, end_group - first_group, fresh, kColumns);
+      const ValueTiles<Any> values{found.values + first_group, d / 16 * unit * 16, unit * 16};
+      product(b.count, weights + first_group * kGroup, kPartition, values, end_group - first_group, fresh, kColumns);
       for (i64 r = 0; r < b.count; r++)
         if (!is_empty[r]) merge_sums(run.sums + r * dim + d, fresh + r * kColumns, kColumns, merges[r], is_first[r]);
     }
@@ -332,22 +473,40 @@ struct TiledAttention {
 };
 
 // fp32: scores by the dot product of fp32 weights; each accumulator one FMA chain over the keys in order.
+// Item is what pages hold: float, or i8 for codes, whose scales multiply as in TiledAttention.
+template <class Item>
 struct PlainAttention {
+  static constexpr bool kHasCodes = std::is_same_v<Item, i8>;
   const Attend& op;
   const Cache& cache;
   const i64 dim;
-  float *query, *scores, *fresh;
+  float *query, *key, *scores, *fresh;
   Running run;
 
   PlainAttention(const Attend& attend, Team& team) : op(attend), cache(*attend.cache), dim(cache.dim_padded) {
     query = reinterpret_cast<float*>(team.scratch());
-    scores = query + dim;
+    key = query + dim;
+    scores = key + dim;
     fresh = scores + kPartition;
     run.sums = fresh + dim;
   }
 
-  const float* row(const RowBlock& b, const HugeBuffer& buffer, i64 key) const {
-    return page<float>(cache, buffer, b.table[key / cache.block_size], b.head) + key % cache.block_size * dim;
+  const Item* row(const RowBlock& b, const HugeBuffer& buffer, i64 number) const {
+    return page<Item>(cache, buffer, b.table[number / cache.block_size], b.head) + number % cache.block_size * dim;
+  }
+  static F16 load_items(const float* p) { return load(p); }
+  static F16 load_items(const i8* p) { return to_floats(load_bytes(p)); }
+
+  const float* key_row(const RowBlock& b, i64 number) const {
+    const Item* from = row(b, cache.keys, number);
+    if constexpr (!kHasCodes) return from;
+    for (i64 d = 0; d < dim; d += 16) store(key + d, load_items(from + d));
+    return key;
+  }
+
+  float scaled(const RowBlock& b, float x, const HugeBuffer& scales, i64 number) const {
+    if constexpr (!kHasCodes) return x;
+    return x * scales.as<float>()[scale_index(cache, b.table[number / cache.block_size], b.head, number % cache.block_size)];
   }
 
   void one_row(const RowBlock& b, i64 r) {
@@ -358,17 +517,19 @@ struct PlainAttention {
       const Span span = span_of(b, r, start);
       for (i64 j = span.low; j < span.high; j++) {
         float dots[4];
-        dots_f32<1, 1>(query, dim, row(b, cache.keys, start + j), dim, dim, dots);
-        scores[j] = dots[0];
+        dots_f32<1, 1>(query, dim, key_row(b, start + j), dim, dim, dots);
+        scores[j] = scaled(b, dots[0], cache.key_scales, start + j);
       }
       float best = 0, total = 0;
       softmax_row(op, scores, span.low / 16 * 16, round_up(span.high, 16), span.low, span.high, best, total,
                   [&](i64 i, F16 e) { store(scores + i, e); });
       const bool is_first = run.total[r] < 0;
       const Merge merge = merge_row(run, r, best, total, is_first);
+      for (i64 j = span.low; j < span.high; j++) scores[j] = scaled(b, scores[j], cache.value_scales, start + j);
       for (i64 d = 0; d < dim; d += 16) {
         F16 x = set(0.0f);
-        for (i64 j = span.low; j < span.high; j++) x = fma(set(scores[j]), load(row(b, cache.values, start + j) + d), x);
+        for (i64 j = span.low; j < span.high; j++)
+          x = fma(set(scores[j]), load_items(row(b, cache.values, start + j) + d), x);
         store(fresh + d, x);
       }
       merge_sums(run.sums + r * dim, fresh, dim, merge, is_first);
@@ -408,19 +569,24 @@ class Blocks {
   i64 segment_ = 0, before_ = 0;
 };
 
+template <class Attention>
+void attend_by(const Attend& op, Team& team) {
+  Blocks blocks(op);
+  Attention run(op, team);
+  team.for_each(blocks.count(), [&](i64 i) { run(blocks.at(i)); });
+}
+
 template <class Dot>
 void attend(const Attend& op, Team& team) {
   FlushDenormals flush;
-  Blocks blocks(op);
+  const bool has_codes = op.cache->has_codes;
   if (op.cache->type == Type::f32) {
     write_keys_and_values<float>(op, team);
-    PlainAttention run(op, team);
-    return team.for_each(blocks.count(), [&](i64 i) { run(blocks.at(i)); });
+    return has_codes ? attend_by<PlainAttention<i8>>(op, team) : attend_by<PlainAttention<float>>(op, team);
   }
   write_keys_and_values<u16>(op, team);
   Dot::enter();
-  TiledAttention<Dot> run(op, team);
-  team.for_each(blocks.count(), [&](i64 i) { run(blocks.at(i)); });
+  has_codes ? attend_by<TiledAttention<Dot, i8>>(op, team) : attend_by<TiledAttention<Dot, u16>>(op, team);
   Dot::leave();
 }
 

@@ -1,4 +1,5 @@
 // All kernels for AVX-512 with VDPBF16PS.
+#include <concepts>
 #include <cstring>
 #include <type_traits>
 

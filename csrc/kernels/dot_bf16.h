@@ -44,7 +44,7 @@ struct ChainDot {
 
   template <class Tiles>
   static __m512bh pairs_of(const Tiles& b, i64 k, int c, int p) {
-    if constexpr (requires { b.at(k, c, p); }) {
+    if constexpr (requires { { b.at(k, c, p) } -> std::same_as<const u16*>; }) {
       return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b.at(k, c, p)));
     } else if constexpr (std::is_same_v<Tiles, IntTiles<4>>) {
       const __m512i words = b.word(k, c, p / 4).v;

@@ -78,6 +78,10 @@ inline void store_words(i32* p, I16 x) {
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), x.a);
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 8), x.b);
 }
+inline I16 load_bytes(const i8* p) {
+  return {_mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p))),
+          _mm256_cvtepi8_epi32(_mm_loadl_epi64(reinterpret_cast<const __m128i*>(p + 8)))};
+}
 inline I16 load_words(const i32* p) { return {load_half(p), load_half(p + 8)}; }
 inline I16 words(i32 x) { return {_mm256_set1_epi32(x), _mm256_set1_epi32(x)}; }
 inline I16 as_words(F16 x) { return {_mm256_castps_si256(x.a), _mm256_castps_si256(x.b)}; }

@@ -54,6 +54,9 @@ inline F16 as_floats(I16 a) { return {_mm512_castsi512_ps(a.v)}; }
 inline F16 to_floats(I16 a) { return {_mm512_cvtepi32_ps(a.v)}; }
 
 inline void store_words(i32* p, I16 a) { _mm512_storeu_si512(p, a.v); }
+inline I16 load_bytes(const i8* p) {
+  return {_mm512_cvtepi8_epi32(_mm_loadu_si128(reinterpret_cast<const __m128i*>(p)))};
+}
 inline I16 load_words(const i32* p) { return {_mm512_loadu_si512(p)}; }
 inline I16 words(i32 x) { return {_mm512_set1_epi32(x)}; }
 inline I16 as_words(F16 a) { return {_mm512_castps_si512(a.v)}; }

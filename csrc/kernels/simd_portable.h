@@ -49,6 +49,7 @@ inline F16 load_odd(const u16* p) HEADRACE_LANES(as_float(u32{p[2 * i + 1]} << 1
 inline F16 load_f16(const u16* p) HEADRACE_LANES(half_to_float(p[i]))
 inline F16 nibble(I16 a, int shift) HEADRACE_LANES(static_cast<float>(static_cast<u32>(a.v[i]) >> shift & 15))
 inline F16 octet(I16 a, int shift) HEADRACE_LANES(static_cast<float>(static_cast<signed char>(static_cast<u32>(a.v[i]) >> shift)))
+inline I16 load_bytes(const i8* p) HEADRACE_WORDS(p[i])
 inline F16 set(float x) HEADRACE_LANES(x)
 inline void store(float* p, F16 a) { std::memcpy(p, a.v, 64); }
 inline F16 add(F16 a, F16 b) HEADRACE_LANES(a.v[i] + b.v[i])

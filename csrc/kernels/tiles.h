@@ -55,9 +55,13 @@ struct WideTiles {
   const u16* at(i64 k, int c, int p) const { return tiles.at(k, c, p); }
 };
 
+// Codes of a pair: 16 even ones, then the odd ones.
+inline F16 load_even(const i8* p) { return to_floats(load_bytes(p)); }
+inline F16 load_odd(const i8* p) { return to_floats(load_bytes(p + 16)); }
+
 template <class Tiles>
 inline void pair_of(const Tiles& b, i64 k, int c, int p, F16& low, F16& high) {
-  const u16* at = b.at(k, c, p);
+  const auto* at = b.at(k, c, p);
   low = load_even(at);
   high = load_odd(at);
 }
@@ -95,6 +99,11 @@ void by_number_of_rows(int num_rows, const typename Dot::Value* a, i64 lda, cons
   if constexpr (R > 1) by_number_of_rows<Dot, R - 1>(num_rows, a, lda, b, num_tiles, ahead, out);
 }
 
+// Two vectors whose values bf16 holds exactly, as it, side by side.
+inline void store_pair(u16* to, F16 low, F16 high) {
+  store_words(reinterpret_cast<i32*>(to), add(shift_right<16>(as_words(low)), as_words(high)));
+}
+
 // Column block of integers → bf16 tiles as DenseTiles has them.
 template <int Bits>
 void widen_tiles(const IntTiles<Bits>& from, i64 num_tiles, u16* to) {
@@ -103,8 +112,7 @@ void widen_tiles(const IntTiles<Bits>& from, i64 num_tiles, u16* to) {
       for (int p = 0; p < 16; p++) {
         F16 low, high;
         pair_of(from, k, c, p, low, high);
-        const I16 both = add(shift_right<16>(as_words(low)), bit_and(as_words(high), words(static_cast<i32>(0xffff0000))));
-        store_words(reinterpret_cast<i32*>(to + k * 1024 + p * 64 + c * 32), both);
+        store_pair(to + k * 1024 + p * 64 + c * 32, low, high);
       }
 }
 

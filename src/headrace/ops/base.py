@@ -188,8 +188,13 @@ class Ops(SamplingOps, Protocol):
         """Takes a matrix [out, in] or vector; float32, float16, or bfloat16 held as uint16; or a quantized matrix.
         Not kept twice."""
 
-    def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> KVCache:
-        """Zeroed pages for one layer."""
+    def kv_cache(
+        self, num_blocks: int, block_size: int, num_heads: int, head_dim: int, dtype: str | None = None
+    ) -> KVCache:
+        """Zeroed pages for one layer, of the ops' dtype (None) or int8.
+
+        int8: each key and each value of a head is round(x / s), ties to even, with s = max|x| / 127 in fp32; below
+        2^-100 all are 0, and what is not finite has s = NaN and zeros. They are read back as s times that."""
 
     def zero_blocks(self, cache: KVCache, block_ids: Sequence[int]) -> None: ...
 

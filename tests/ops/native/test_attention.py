@@ -3,59 +3,13 @@
 import numpy as np
 import pytest
 from tests.ops.native.machines import ISAS, assert_same_on_all, numbers, ops_of
+from tests.ops.native.sequences import NUM_BLOCKS, Sequences
 
-from headrace.ops.base import StepInputs
 from headrace.ops.bfloat16 import to_float32
 from headrace.ops.reference import ReferenceOps
 from headrace.ops.reference.model_ops import to_torch
 
 DTYPES = ["float32", "bfloat16"]
-NUM_BLOCKS = 120
-
-
-class Sequences:
-    """Several sequences' q, k and v, and pages dealt out in random order."""
-
-    def __init__(self, dtype: str, lengths, heads=(6, 2), dim=24, block_size=16, seed=0) -> None:
-        self.lengths, self.heads, self.dim, self.block_size, self.dtype = lengths, heads, dim, block_size, dtype
-        free = np.random.default_rng(seed).permutation(np.arange(1, 1 + NUM_BLOCKS)).tolist()
-        width = -(-max(lengths) // block_size)
-        self.tables = np.zeros((len(lengths), width), np.int32)
-        self.qkv = []
-        for i, length in enumerate(lengths):
-            count = -(-length // block_size)
-            self.tables[i, :count], free = free[:count], free[count:]
-            self.qkv.append(numbers(dtype, length, (heads[0] + 2 * heads[1]) * dim, seed=seed + 10 + i, spread=1.5))
-
-    def step(self, spans) -> tuple[StepInputs, np.ndarray]:
-        """spans: (sequence, start, end) each → the step's inputs and its qkv [T, …]."""
-        positions = np.concatenate([np.arange(start, end) for _, start, end in spans]).astype(np.int32)
-        which = np.repeat([s for s, _, _ in spans], [end - start for _, start, end in spans])
-        slots = self.tables[which, positions // self.block_size].astype(np.int64) * self.block_size
-        inputs = StepInputs(
-            np.zeros(positions.size, np.int32),
-            positions,
-            slots + positions % self.block_size,
-            np.cumsum([0, *(end - start for _, start, end in spans)]).astype(np.int32),
-            np.array([end for _, _, end in spans], np.int32),
-            np.ascontiguousarray(self.tables[[s for s, _, _ in spans]]),
-        )
-        return inputs, np.concatenate([self.qkv[s][start:end] for s, start, end in spans])
-
-    def cache(self, ops):
-        return ops.kv_cache(NUM_BLOCKS + 1, self.block_size, self.heads[1], self.dim)
-
-    def attend(self, ops, cache, spans, to_backend=np.asarray, **form):
-        inputs, qkv = self.step(spans)
-        q, k, v = ops.split_heads(to_backend(qkv), (*self.heads, self.heads[1]), self.dim)
-        return ops.attend(q, k, v, cache, ops.begin(inputs), self.dim**-0.5, **form)
-
-    def whole(self, ops, **form):
-        """All sequences at once as one step of prompts."""
-        spans = [(i, 0, length) for i, length in enumerate(self.lengths)]
-        return self.attend(ops, self.cache(ops), spans, **form)
-
-
 FORMS = {"plain": {}, "window": {"window": 37}, "soft cap": {"soft_cap": 5.0}, "both": {"window": 600, "soft_cap": 9.0}}
 
 

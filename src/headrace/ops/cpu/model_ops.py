@@ -72,8 +72,12 @@ class ModelOps:
             return np.ascontiguousarray(to_float32(values) if self.dtype == "bfloat16" else values)
         return self.machine.pack(np.ascontiguousarray(values))
 
-    def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> _native.Cache:
-        return self.machine.make_cache(self.dtype == "bfloat16", num_blocks, block_size, num_heads, head_dim)
+    def kv_cache(
+        self, num_blocks: int, block_size: int, num_heads: int, head_dim: int, dtype: str | None = None
+    ) -> _native.Cache:
+        assert dtype in (None, self.dtype, "int8"), f"{self.dtype} does not attend to {dtype}"
+        is_bf16 = self.dtype == "bfloat16"
+        return self.machine.make_cache(is_bf16, dtype == "int8", num_blocks, block_size, num_heads, head_dim)
 
     def zero_blocks(self, cache: _native.Cache, block_ids: Sequence[int]) -> None:
         cache.zero_blocks(list(block_ids))

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.ops.base import Activation, Floats, Forward, Ints, QuantizedMatrix, StepInputs
 from headrace.ops.reference.attention import attend_fast
+from headrace.ops.reference.coded_cache import CodedCache
 from headrace.ops.reference.experts import Routes, combine, route
 from headrace.ops.reference.step import Form, PagedCache, Step
 from headrace.ops.reference.strict import attend_strict, in_row_tiles
@@ -47,16 +48,19 @@ class ModelOps:
             array = array.dequantize()
         return Weight(to_torch(array).to(self._dtype), may_pack=self._fixed_rows is None)
 
-    def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> PagedCache:
+    def kv_cache(
+        self, num_blocks: int, block_size: int, num_heads: int, head_dim: int, dtype: str | None = None
+    ) -> PagedCache:
+        assert dtype in (None, self.dtype, "int8"), f"{self.dtype} does not attend to {dtype}"
         shape = (num_blocks, num_heads, block_size, head_dim)
+        if dtype == "int8":
+            return CodedCache.zeros(shape)
         kind = np.uint16 if self._dtype is torch.bfloat16 else np.float32
         # numpy leaves zeroed pages to the kernel until they are touched; torch.zeros writes all of them now.
         return PagedCache(to_torch(np.zeros(shape, kind)), to_torch(np.zeros(shape, kind)))
 
     def zero_blocks(self, cache: PagedCache, block_ids: Sequence[int]) -> None:
-        which = list(block_ids)
-        cache.keys[which] = 0
-        cache.values[which] = 0
+        cache.zero_blocks(list(block_ids))
 
     def compile(self, model: Forward, caches: Sequence[PagedCache | None], max_num_tokens: int) -> Forward:
         return model
@@ -154,7 +158,8 @@ class ModelOps:
     ) -> torch.Tensor:
         cache.write(k, v, step)
         attend = attend_strict if self._fixed_rows else attend_fast
-        return attend(q, cache, step, Form(scale, window, soft_cap)).reshape(q.shape[0], -1)
+        heads = attend(q.to(cache.dtype), cache, step, Form(scale, window, soft_cap))
+        return heads.to(q.dtype).reshape(q.shape[0], -1)
 
     def gather(self, x: torch.Tensor, rows: Ints) -> torch.Tensor:
         return x.index_select(0, torch.from_numpy(rows))

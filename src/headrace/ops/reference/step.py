@@ -56,13 +56,27 @@ class PagedCache:
     def read(self, group: Group) -> tuple[torch.Tensor, torch.Tensor]:
         """Keys and values of a group's pages, [B, kv_heads, places, dim]. What lies behind a row's last key is stale:
         values are zeroed there, since 0 × NaN is NaN; keys are not."""
-        keys, values = self._read(self.keys, group), self._read(self.values, group)
+        shape = (group.num_rows, self.num_heads, -1, self.keys.shape[-1])
+        keys, values = (x.view(shape) for x in self._pages(group.pages, (0, 1)))
         group.zero_tails(values)
         return keys, values
 
-    def _read(self, storage: torch.Tensor, group: Group) -> torch.Tensor:
-        _, heads, _, dim = storage.shape
-        return storage.flatten(0, 1).index_select(0, group.pages).view(group.num_rows, heads, -1, dim)
+    def blocks(self, block_ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values, [blocks, kv_heads, block_size, dim] each."""
+        return self._pages(block_ids, (0, 0))
+
+    def zero_blocks(self, block_ids: list[int]) -> None:
+        self.keys[block_ids] = 0
+        self.values[block_ids] = 0
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Of what is read, and of the queries that go with it."""
+        return self.keys.dtype
+
+    def _pages(self, which: torch.Tensor, over: tuple[int, int]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Keys and values at `which` of the dimensions `over`, flattened."""
+        return self.keys.flatten(*over).index_select(0, which), self.values.flatten(*over).index_select(0, which)
 
 
 @dataclass

@@ -39,8 +39,8 @@ def _contiguous(cache: PagedCache, block_table: Ints, num_keys: int) -> tuple[to
     """A sequence's keys and values in fp32, [kv_heads, partitions × 512, dim], zeros behind the last."""
     pages = torch.from_numpy(block_table[: -(-num_keys // cache.block_size)])
     tensors = []
-    for storage in (cache.keys, cache.values):
-        found = storage.index_select(0, pages).transpose(0, 1).flatten(1, 2)[:, :num_keys].float()
+    for blocks in cache.blocks(pages):
+        found = blocks.transpose(0, 1).flatten(1, 2)[:, :num_keys].float()
         tensors.append(torch.nn.functional.pad(found, (0, 0, 0, -num_keys % KEYS)))
     return tensors[0], tensors[1]
 
