@@ -87,7 +87,8 @@ def test_a_model_is_shown_with_what_it_takes(cli, folder):
 
 @pytest.mark.parametrize(
     "options",
-    [{}, {"max_num_seqs": 2, "max_model_len": 64}, {"kv_cache_memory_bytes": 40_000}, {"dtype": "bfloat16"}],
+    [{}, {"max_num_seqs": 2, "max_model_len": 64}, {"kv_cache_memory_bytes": 40_000}, {"dtype": "bfloat16"},
+     {"kv_cache_dtype": "int8", "kv_cache_memory_bytes": 40_000}],
     ids=str,
 )
 def test_the_plan_is_what_an_engine_decides(cli, folder, options):
@@ -99,6 +100,7 @@ def test_the_plan_is_what_an_engine_decides(cli, folder, options):
         assert plan["cache_tokens"] == engine.layout.capacity_tokens
         assert plan["max_model_len"] == engine.resolved.scheduler.max_model_len
         assert (plan["dtype"], plan["num_threads"]) == (engine.resolved.dtype, engine.resolved.num_threads)
+        assert plan["kv_cache_dtype"] == engine.resolved.kv_cache_dtype == given.get("kv_cache_dtype", plan["dtype"])
     finally:
         engine.close()
 

@@ -149,6 +149,7 @@ def resolved(clock_limits: dict[str, Any] | None = None, **scheduler: Any) -> Re
             "num_threads": 1,
             "seed": 0,
             "memory_share": 0.9,
+            "kv_cache_dtype": "float32",
             "kv_cache_memory_bytes": None,
             "num_blocks": None,
             "max_model_len_is_explicit": True,

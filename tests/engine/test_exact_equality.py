@@ -1,5 +1,5 @@
 """On the native backend no bit depends on company: tokens, reasons and log-probabilities, for weights in fp32, in bf16
-and kept as integers, with 1 and 2 threads, with every free block poisoned."""
+and kept as integers, for keys and values in int8 too, with 1 and 2 threads, with every free block poisoned."""
 
 from __future__ import annotations
 
@@ -31,7 +31,13 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "in blocks of 32": {"block_size": 32},
     "in blocks of 4": {"block_size": 4},
 }
-WEIGHTS: dict[str, dict[str, Any]] = {"int4": {}, "tiny bf16": {"dtype": "bfloat16"}, "tiny fp32": {"dtype": "float32"}}
+WEIGHTS: dict[str, dict[str, Any]] = {
+    "int4": {},
+    "tiny bf16": {"dtype": "bfloat16"},
+    "tiny fp32": {"dtype": "float32"},
+    "tiny bf16, int8 cache": {"dtype": "bfloat16", "kv_cache_dtype": "int8"},
+    "tiny fp32, int8 cache": {"dtype": "float32", "kv_cache_dtype": "int8"},
+}
 
 
 def bits(output: CompletionOutput) -> tuple[Any, ...]:
@@ -82,7 +88,7 @@ def test_every_bit_is_what_it_is_alone(work, variant):
     assert num_preemptions >= (3 if variant.startswith("preempted") else 0)
 
 
-@pytest.mark.parametrize("kind", ["tiny bf16", "tiny fp32"])
+@pytest.mark.parametrize("kind", [kind for kind in WEIGHTS if kind.startswith("tiny")])
 def test_every_instruction_set_gives_the_same_bits(kind, tmp_path, monkeypatch):
     from headrace import _native
 

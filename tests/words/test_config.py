@@ -92,3 +92,14 @@ def test_an_impossible_value_names_its_option(option):
     with pytest.raises(ConfigError) as caught:
         decided(**option)
     assert caught.value.parameter in option and str(caught.value).startswith(caught.value.parameter)
+
+
+def test_keys_and_values_are_held_as_the_model_runs_or_in_int8():
+    assert decided().kv_cache_dtype == "float32" and decided(dtype="bfloat16").kv_cache_dtype == "bfloat16"
+    assert decided(dtype="bfloat16", kv_cache_dtype="bfloat16").kv_cache_dtype == "bfloat16"
+    for dtype in ("float32", "bfloat16"):
+        assert decided(dtype=dtype, kv_cache_dtype="int8").kv_cache_dtype == "int8"
+    with pytest.raises(ConfigError, match="kv_cache_dtype: a model that runs in float32 keeps .* got 'bfloat16'"):
+        decided(kv_cache_dtype="bfloat16")
+    with pytest.raises(ConfigError, match="kv_cache_dtype: must be one of auto, bfloat16, float32, int8, got 'fp8'"):
+        decided(kv_cache_dtype="fp8")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from tests.worker.toy import ToyOps
 
-from headrace.words.cache_spec import PagedKV, RowState
+from headrace.words.cache_spec import PagedKV, RowState, held_in
 from headrace.words.config import EngineConfig, Hardware, ModelConfig, Resolved, RopeConfig, resolve
 from headrace.words.errors import ConfigError, EngineError, UnsupportedError
 from headrace.words.plan import CacheLayout
@@ -129,6 +129,15 @@ def test_the_peak_of_a_step_counts_the_largest_batch_there_can_be():
     by_batch, same, least, most = peak.values()
     assert by_batch == same
     assert 0 < least < same < most
+
+
+def test_a_cache_in_int8_holds_about_twice_the_tokens_of_one_in_bfloat16():
+    given = resolved(kv_cache_memory_bytes=GIB)
+    in_bfloat16, in_int8 = (
+        plan_cache(given, held_in(QWEN3_06B, dtype), 0, 0, machine()).capacity_tokens for dtype in ("bfloat16", "int8")
+    )
+    assert in_int8 / in_bfloat16 == pytest.approx(256 / 132, rel=1e-2)
+    assert held_in((None, RowState(((2, 2),), "float32")), "int8") == (None, RowState(((2, 2),), "float32"))
 
 
 @pytest.mark.covers("M23")

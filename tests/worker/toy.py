@@ -37,7 +37,9 @@ class ToyOps(ReferenceSampling):
     def to_numpy(self, x: torch.Tensor) -> np.ndarray:
         return x.numpy()
 
-    def kv_cache(self, num_blocks: int, block_size: int, num_heads: int, head_dim: int) -> np.ndarray:
+    def kv_cache(
+        self, num_blocks: int, block_size: int, num_heads: int, head_dim: int, dtype: str | None = None
+    ) -> np.ndarray:
         return np.zeros((num_blocks * block_size, num_heads * head_dim), np.int64)
 
     def zero_blocks(self, cache: np.ndarray, block_ids: Sequence[int]) -> None:

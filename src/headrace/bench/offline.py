@@ -109,6 +109,7 @@ def about(llm: LLM) -> dict[str, Any]:
         "model": resolved.model,
         "backend": resolved.backend,
         "dtype": resolved.dtype,
+        "kv_cache_dtype": resolved.kv_cache_dtype,
         "num_threads": resolved.num_threads,
         "max_num_seqs": resolved.scheduler.max_num_seqs,
     }

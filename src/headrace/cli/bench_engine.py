@@ -98,5 +98,5 @@ def startup(
 
 
 def engine_table(result: dict[str, Any]) -> str:
-    ran = f"{result['backend']}, {result['dtype']}, {result['num_threads']} threads"
+    ran = f"{result['backend']}, {result['dtype']}, cache {result['kv_cache_dtype']}, {result['num_threads']} threads"
     return f"{ran}, up to {result['max_num_seqs']} sequences\n{table(result)}"

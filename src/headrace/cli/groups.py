@@ -9,7 +9,8 @@ from headrace.cli.options import engine_options
 
 GROUPS: dict[str, str] = {
     "Model": "tokenizer revision dtype max_model_len generation_config chat_template",
-    "Cache": "block_size gpu_memory_utilization kv_cache_memory_bytes num_gpu_blocks_override enable_prefix_caching",
+    "Cache": "block_size kv_cache_dtype gpu_memory_utilization kv_cache_memory_bytes num_gpu_blocks_override "
+    "enable_prefix_caching",
     "Queue": "queue_timeout_s request_timeout_s max_num_queued_requests max_num_queued_tokens",
     "Scheduling": "max_num_seqs max_num_batched_tokens scheduling_policy prefill_policy attempt_max_steps "
     "attempt_max_wait_s attempt_target_tokens preemption_policy victim_policy max_preemptions async_scheduling",

@@ -165,8 +165,8 @@ def plan_lines(plan: MemoryPlan) -> list[str]:
         f"  runs        {plan.backend}, {plan.dtype}, {plan.num_threads} threads, up to {plan.max_num_seqs} sequences "
         f"of {plan.max_model_len:,} tokens",
         f"  memory      weights {size(plan.weight_bytes)} + a step {size(plan.step_bytes)} + cache "
-        f"{size(plan.cache_bytes)} ({plan.cache_tokens:,} tokens) = {size(plan.total_bytes)} of "
-        f"{size(plan.available_bytes)} available",
+        f"{size(plan.cache_bytes)} ({plan.cache_tokens:,} tokens in {plan.kv_cache_dtype}) = "
+        f"{size(plan.total_bytes)} of {size(plan.available_bytes)} available",
     ]
     return lines + ([f"  problem     {plan.problem}"] if plan.problem else [])
 

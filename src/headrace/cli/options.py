@@ -24,6 +24,7 @@ ENGINE_HELP = {
     "max_num_batched_tokens": "tokens in one step",
     "block_size": "tokens in a cache block",
     "gpu_memory_utilization": "share of the memory to use (0–1)",
+    "kv_cache_dtype": "keys and values in the cache; int8 takes half the memory of bfloat16; auto: as dtype",
     "kv_cache_memory_bytes": "bytes of the cache; default: what the memory allows",
     "num_gpu_blocks_override": "cache blocks, whatever the memory",
     "enable_prefix_caching": "reuse what prompts have in common",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from headrace.load.checkpoint import Checkpoint
+from headrace.words.cache_spec import held_in
 from headrace.words.config import EngineConfig, Resolved, resolve
 from headrace.words.errors import ConfigError, EngineError
 
@@ -15,6 +16,7 @@ class MemoryPlan:
 
     backend: str
     dtype: str
+    kv_cache_dtype: str
     num_threads: int
     max_model_len: int
     max_num_seqs: int
@@ -40,19 +42,21 @@ def plan_memory(asked: EngineConfig, checkpoint: Checkpoint) -> MemoryPlan:
     resolved = resolve(asked, model, hardware)
     weights = checkpoint.weights
     built = dry_build(model, weights, resolved.dtype, keeps_blocks(resolved), weights.file)
+    specs = held_in(built.cache_specs, resolved.kv_cache_dtype)
     step_bytes = activation_bytes(model, resolved.scheduler)
     cache_bytes = cache_tokens = 0
     problem = None
     try:
-        layout = plan_cache(resolved, built.cache_specs, built.weight_bytes, step_bytes, hardware)
+        layout = plan_cache(resolved, specs, built.weight_bytes, step_bytes, hardware)
         resolved = fit_model_len(resolved, layout)
-        cache_bytes = layout.num_blocks * block_bytes(built.cache_specs, layout.block_size)
+        cache_bytes = layout.num_blocks * block_bytes(specs, layout.block_size)
         cache_tokens = layout.capacity_tokens
     except (ConfigError, EngineError) as error:
         problem = str(error)
     return MemoryPlan(
         backend=resolved.backend,
         dtype=resolved.dtype,
+        kv_cache_dtype=resolved.kv_cache_dtype,
         num_threads=resolved.num_threads,
         max_model_len=resolved.scheduler.max_model_len,
         max_num_seqs=resolved.scheduler.max_num_seqs,

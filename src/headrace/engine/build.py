@@ -24,6 +24,7 @@ from headrace.engine.sampling_params import Bounds
 from headrace.engine.tokenizer import Tokenizer
 from headrace.schedule.scheduler import Scheduler
 from headrace.words import envs
+from headrace.words.cache_spec import held_in
 from headrace.words.config import EngineConfig, Hardware, ModelConfig, Resolved, resolve
 from headrace.words.errors import ConfigError, EngineError, RequestError
 from headrace.words.log import get_logger
@@ -192,7 +193,7 @@ def _load(
 
     ops = ops or _make_ops(resolved)
     built = family(model.architecture).build(model, weights, ops, SoloComm(), resolved.scheduler.max_model_len)
-    specs = built.cache_specs()
+    specs = held_in(built.cache_specs(), resolved.kv_cache_dtype)
     peak_bytes = activation_bytes(model, resolved.scheduler)
     layout = plan_cache(resolved, specs, built.weight_bytes, peak_bytes, hardware)
     resolved = fit_model_len(resolved, layout)

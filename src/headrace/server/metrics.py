@@ -139,7 +139,7 @@ class ServerMetrics:
             "block_size": str(layout.block_size),
             "num_gpu_blocks": str(layout.num_blocks - 1),
             "enable_prefix_caching": str(resolved.scheduler.enable_prefix_caching),
-            "cache_dtype": resolved.dtype,
+            "cache_dtype": resolved.kv_cache_dtype,
         }
         info = GaugeMetricFamily("vllm:cache_config_info", "The cache in labels.", labels=(*LABELS, *facts))
         info.add_metric((*self._labels, *facts.values()), 1.0)

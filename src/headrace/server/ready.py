@@ -5,9 +5,9 @@ from __future__ import annotations
 from headrace.engine.build import Engine
 from headrace.server import page
 from headrace.server.settings import Settings
+from headrace.words.cache_spec import PagedKV
 
 MIB = 1 << 20
-ITEM_BYTES = {"bfloat16": 2, "float32": 4}
 
 
 def ready_text(engine: Engine, settings: Settings, port: int, weight_bytes: int | None, took_s: float) -> str:
@@ -29,12 +29,13 @@ def ready_text(engine: Engine, settings: Settings, port: int, weight_bytes: int 
 def memory_plan(engine: Engine, weight_bytes: int | None) -> str:
     """Weights as they were read, the cache's blocks, and how many of the longest requests it holds."""
     layout, limits, model = engine.layout, engine.resolved.scheduler, engine.model
-    per_token = 2 * model.num_layers * model.num_kv_heads * model.head_dim * ITEM_BYTES[engine.resolved.dtype]
+    dtype = engine.resolved.kv_cache_dtype
+    per_token = model.num_layers * PagedKV(model.num_kv_heads, model.head_dim, dtype).bytes_per_token()
     cache_bytes = per_token * layout.block_size * layout.num_blocks
     at_once = layout.capacity_tokens / limits.max_model_len
     weights = f"weights {weight_bytes / MIB:,.0f} MiB, " if weight_bytes else ""
     return (
         f"{weights}KV cache {cache_bytes / MIB:,.0f} MiB = {layout.num_blocks - 1:,} blocks of {layout.block_size} "
-        f"tokens: {at_once:.1f} requests of the full {limits.max_model_len:,} tokens at once, "
+        f"tokens in {dtype}: {at_once:.1f} requests of the full {limits.max_model_len:,} tokens at once, "
         f"{limits.max_num_seqs} sequences at most"
     )

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class PagedKV:
-    """Keys and values of every token, in blocks: per block 2 × [block_size, num_heads, head_dim] of `dtype`."""
+    """Keys and values of every token, in blocks: per block 2 × [block_size, num_heads, head_dim] of `dtype`. In int8
+    each vector [head_dim] has a scale of its own beside it, fp32."""
 
     num_heads: int
     head_dim: int
@@ -16,7 +18,7 @@ class PagedKV:
     """Attend only to the last `window` tokens; None means all."""
 
     def bytes_per_token(self) -> int:
-        return 2 * self.num_heads * self.head_dim * ITEM_BYTES[self.dtype]
+        return 2 * self.num_heads * (self.head_dim * ITEM_BYTES[self.dtype] + SCALE_BYTES.get(self.dtype, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +42,12 @@ class RowState:
 
 CacheSpec = PagedKV | PagedLatent | RowState
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
+SCALE_BYTES = {"int8": 4}
+
+
+def held_in(specs: Iterable[CacheSpec | None], dtype: str) -> tuple[CacheSpec | None, ...]:
+    """The same caches with keys and values in `dtype`."""
+    return tuple(replace(spec, dtype=dtype) if isinstance(spec, PagedKV) else spec for spec in specs)
 
 
 def bytes_per_token(specs: tuple[CacheSpec | None, ...]) -> int:

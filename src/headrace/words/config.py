@@ -15,6 +15,7 @@ PrefillPolicy = Literal["mixed", "first", "attempt"]
 SchedulingPolicy = Literal["fcfs", "priority", "fair"]
 PreemptionPolicy = Literal["recompute", "stop"]
 VictimPolicy = Literal["latest", "most_output"]
+KVCacheDtype = Literal["auto", "bfloat16", "float32", "int8"]
 
 GIB = 1 << 30
 DEFAULT_MODEL = "smollm2-135m"
@@ -102,6 +103,7 @@ class EngineConfig(SchedulingOptions):
     max_num_batched_tokens: int | None = None
     block_size: int | None = None
     gpu_memory_utilization: float = MEMORY_SHARE
+    kv_cache_dtype: KVCacheDtype = "auto"
     kv_cache_memory_bytes: int | None = None
     num_gpu_blocks_override: int | None = None
     seed: int = 0
@@ -155,6 +157,8 @@ class Resolved:
     num_threads: int
     seed: int
     memory_share: float
+    kv_cache_dtype: str
+    """Of keys and values in the cache: `dtype`, or int8."""
     kv_cache_memory_bytes: int | None
     num_blocks: int | None
     max_model_len_is_explicit: bool
@@ -206,6 +210,7 @@ def engine_config(**options: Any) -> EngineConfig:
 def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Resolved:
     """Decides everything that was left open. Pure: same arguments, same answer. Raises ConfigError."""
     _check(asked, model)
+    dtype = _dtype(asked.dtype, model.dtype)
     max_model_len = asked.max_model_len or model.max_position_embeddings
     max_num_seqs = asked.max_num_seqs or MAX_NUM_SEQS
     budget = asked.max_num_batched_tokens or max(MAX_NUM_BATCHED_TOKENS, max_num_seqs)
@@ -217,12 +222,13 @@ def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Reso
     chosen |= {"max_model_len": max_model_len, "max_num_seqs": max_num_seqs, "max_num_batched_tokens": budget}
     return Resolved(
         model=asked.model,
-        dtype=_dtype(asked.dtype, model.dtype),
+        dtype=dtype,
         backend=_backend(asked.backend, hardware),
         block_size=asked.block_size or BLOCK_SIZE,
         num_threads=asked.num_threads or hardware.num_cores,
         seed=asked.seed,
         memory_share=asked.gpu_memory_utilization,
+        kv_cache_dtype=_kv_cache_dtype(asked.kv_cache_dtype, dtype),
         kv_cache_memory_bytes=asked.kv_cache_memory_bytes,
         num_blocks=asked.num_gpu_blocks_override,
         max_model_len_is_explicit=asked.max_model_len is not None,
@@ -238,6 +244,7 @@ def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Reso
 _CHOICES = {
     "dtype": (None, "auto", "float32", "bfloat16", "float16", "half", "float"),
     "backend": (None, "auto", "cpu", "reference"),
+    "kv_cache_dtype": ("auto", "bfloat16", "float32", "int8"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
     "prefill_policy": ("mixed", "first", "attempt"),
     "preemption_policy": ("recompute", "stop"),
@@ -308,3 +315,15 @@ def _dtype(asked: str | None, stored: str) -> str:
     """fp16 runs as fp32 on a CPU."""
     name = stored if asked in (None, "auto") else asked
     return "bfloat16" if name == "bfloat16" else "float32"
+
+
+def _kv_cache_dtype(asked: str, dtype: str) -> str:
+    if asked in ("auto", dtype):
+        return dtype
+    if asked == "int8":
+        return asked
+    raise ConfigError(
+        "kv_cache_dtype",
+        f"a model that runs in {dtype} keeps keys and values in {dtype} or int8, got {asked!r}; pass 'auto', or "
+        f"{asked!r} as dtype too",
+    )

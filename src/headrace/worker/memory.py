@@ -114,7 +114,7 @@ def make_caches(ops: Ops, specs: Iterable[CacheSpec | None], layout: CacheLayout
 def _make_cache(ops: Ops, spec: CacheSpec, layout: CacheLayout) -> KVCache:
     if not isinstance(spec, PagedKV):
         raise UnsupportedError(f"a layer that remembers a {type(spec).__name__} cannot run yet")
-    return ops.kv_cache(layout.num_blocks, layout.block_size, spec.num_heads, spec.head_dim)
+    return ops.kv_cache(layout.num_blocks, layout.block_size, spec.num_heads, spec.head_dim, spec.dtype)
 
 
 def _gib(num_bytes: int) -> str:
