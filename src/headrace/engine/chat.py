@@ -91,11 +91,10 @@ class ChatTemplate:
         text = run(asked)
         if len(text) > self._max_chars:
             raise PromptTooLongError("messages", f"at most {self._max_chars} characters are read, got {len(text)}")
-        mark = _unused_character(text, asked, self._specials.pattern)
-        marked = self._break_specials(asked, mark)
-        if marked == asked:
+        if not any(map(self._specials.search, _texts(asked))):
             return RenderedChat(text, self._tokenizer.encode(clean_text(text), add_special_tokens=False))
-        rendered = run(marked)
+        mark = _unused_character(text, asked, self._specials.pattern)
+        rendered = run(self._break_specials(asked, mark))
         if rendered.replace(mark, "") != text:
             mark = ""
             text = rendered = run(self._break_specials(asked, ZERO_WIDTH_SPACE))
@@ -226,9 +225,24 @@ def _check_final(message: Mapping[str, Any]) -> None:
         raise RequestError("continue_final_message", "the last message has no text to continue; give it some")
 
 
+def _texts(value: Any) -> Iterator[str]:
+    """Every text in a value, names too; what is neither a text nor made of any is told as it would be shown. One by one:
+    a call over all of them would hold up every thread."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            yield from (key, *_texts(item))
+    elif isinstance(value, list | tuple):
+        for item in value:
+            yield from _texts(item)
+    elif not isinstance(value, int | float | None):
+        yield str(value)
+
+
 def _unused_character(*values: Any) -> str:
     """A private character that occurs in none of the values."""
-    text = json.dumps(values, ensure_ascii=False, default=str)
+    text = "".join(_texts(values))
     # Looking for a few is cheap; all characters are only listed for a text that has those.
     if (mark := next((chr(code) for code in _PRIVATE[:16] if chr(code) not in text), None)) is not None:
         return mark

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import json
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.requests import ClientDisconnect, Request
@@ -16,24 +17,29 @@ from headrace.server.settings import Settings
 MAX_DEPTH = 64
 MAX_FIELDS = 1_024
 """Of the body itself."""
-FREE_BYTES = 5_000_000
-MAX_VALUES = 2_000_000
-"""Reading JSON holds every thread up: a body of more bytes may hold no more values. Text is cheap."""
+LONG_BODY = 1 << 16
+"""A body of more bytes is decoded beside the event loop."""
+MAX_VALUES = 1 << 20
+MAX_MEMBERS = 200_000
+"""Of all objects together. Decoding JSON is one call that holds every thread up, for as long as it has values to make:
+with so many at most a twentieth of a second. Text is cheap."""
 MAX_EXACT = 1 << 53
 JSON_TYPES = ("", "application/json")
+Decode = Callable[[Callable[[], Any]], Awaitable[Any]]
+"""Runs work beside the event loop."""
 
 
 class ClientGone(Exception):
     """Nobody is there any more to be told anything."""
 
 
-async def read_json(request: Request, settings: Settings) -> dict[str, Any]:
+async def read_json(request: Request, settings: Settings, beside: Decode) -> dict[str, Any]:
     """The object in the body. Lone surrogates in its texts become U+FFFD; raises ApiError."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in JSON_TYPES and not kind.endswith("+json"):
         raise ApiError(415, f"the body must be application/json, got {kind[:80]!r}", closes=True)
     data = await _read(request, settings)
-    value = parse(data)
+    value = parse(data) if len(data) <= LONG_BODY else await beside(lambda: parse(data))
     if not isinstance(value, dict):
         raise bad_request(None, "the body must be a JSON object")
     if len(value) > MAX_FIELDS:
@@ -68,19 +74,21 @@ def _too_large(limit: int) -> ApiError:
 
 def parse(data: bytes) -> Any:
     """JSON of at most MAX_DEPTH levels; NaN and Infinity are read, so that they can be refused by name."""
-    if len(data) > FREE_BYTES and data.count(b",") > MAX_VALUES:
+    if data.count(b",") > MAX_VALUES:
         raise bad_request(None, f"the body may hold at most {MAX_VALUES} values")
+    if data.count(b'":') > MAX_MEMBERS:
+        raise bad_request(None, f"the objects in the body may have at most {MAX_MEMBERS} members together")
     try:
         value = _loads(data.decode("utf-8"))
     except UnicodeDecodeError:
         raise bad_request(None, "the body is not valid UTF-8") from None
     except RecursionError:
-        raise bad_request(None, f"the body is nested deeper than {MAX_DEPTH} levels") from None
+        raise _too_deep() from None
     except ValueError as error:
         raise bad_request(None, f"the body is not valid JSON: {_cause(error)}") from None
-    is_deep = data.count(b"[") + data.count(b"{") > MAX_DEPTH
-    has_surrogates = b"\\ud" in data or b"\\uD" in data
-    return _clean(value, MAX_DEPTH) if is_deep or has_surrogates else value
+    if data.count(b"[") + data.count(b"{") > MAX_DEPTH:
+        _check_depth(value)
+    return _clean(value) if b"\\ud" in data or b"\\uD" in data else value
 
 
 def _loads(text: str) -> Any:
@@ -104,16 +112,25 @@ def _cause(error: ValueError) -> str:
     return "a number has too many digits"
 
 
-def _clean(value: Any, depth: int) -> Any:
-    """A copy without lone surrogates; raises where it is nested deeper than `depth`."""
+def _check_depth(value: Any) -> None:
+    """Goes down level by level and copies nothing."""
+    level = [[value]]
+    for _ in range(MAX_DEPTH + 1):
+        items = (parent.values() if isinstance(parent, dict) else parent for parent in level)
+        level = [item for inner in items for item in inner if isinstance(item, list | dict)]
+        if not level:
+            return
+    raise _too_deep()
+
+
+def _too_deep() -> ApiError:
+    return bad_request(None, f"the body is nested deeper than {MAX_DEPTH} levels")
+
+
+def _clean(value: Any) -> Any:
+    """A copy without lone surrogates."""
     if isinstance(value, str):
         return clean_text(value)
-    if not isinstance(value, list | dict):
-        return value
-    if not depth:
-        raise bad_request(None, f"the body is nested deeper than {MAX_DEPTH} levels")
     if isinstance(value, dict):
-        return {clean_text(key): _clean(item, depth - 1) for key, item in value.items()}
-    if all(type(item) is int for item in value):
-        return value
-    return [_clean(item, depth - 1) for item in value]
+        return {clean_text(key): _clean(item) for key, item in value.items()}
+    return [_clean(item) for item in value] if isinstance(value, list) else value

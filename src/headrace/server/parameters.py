@@ -42,6 +42,8 @@ def read_bias(value: Any) -> dict[int, float]:
     """JSON's keys are texts; here they are token ids."""
     if not isinstance(value, dict):
         raise bad_request("logit_bias", "must map token ids to numbers")
+    if len(value) > LIMITS.logit_bias:
+        raise bad_request("logit_bias", f"at most {LIMITS.logit_bias} ids are allowed, got {len(value)}")
     return {_token_id(key): bias for key, bias in value.items()}
 
 

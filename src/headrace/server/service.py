@@ -27,6 +27,8 @@ from headrace.server.spans import NoSpans, Spans
 from headrace.server.sse import EventStream
 
 TEMPLATE_THREADS = 4
+MAX_MESSAGES = 16_384
+DECODE_TIMEOUT_S = 60.0
 MAX_VARIABLES = 256
 REFUSED_VARIABLES = frozenset(
     "tokenize chat_template conversation conversations messages tools documents padding truncation max_length "
@@ -56,6 +58,7 @@ class Service:
         """Called when there is new work; the watchdog's."""
         self._turnstile = asyncio.Lock()
         self._renderers = Beside(TEMPLATE_THREADS, "headrace-template")
+        self._decoders = Beside(1, "headrace-json")
         llm.engine.metrics.listen(self.books.finished)
         llm.engine.metrics.listen(self.metrics.finished)
         llm.engine.metrics.listen(self.spans.finished)
@@ -63,6 +66,7 @@ class Service:
 
     def close(self) -> None:
         self._renderers.close()
+        self._decoders.close()
         self.spans.close()
 
     def open(
@@ -99,7 +103,7 @@ class Service:
 
     async def read(self, request: Request) -> dict[str, Any]:
         """The JSON object in the body of a request."""
-        return await read_json(request, self.settings)
+        return await read_json(request, self.settings, lambda work: self._decoders.run(work, DECODE_TIMEOUT_S))
 
     async def encode(self, text: str, adds_special_tokens: bool, param: str) -> list[int]:
         """Token ids of a text, a long one beside the event loop."""
@@ -143,6 +147,8 @@ class Service:
         """A conversation as the model's template shows it, made beside the event loop within its time."""
         if not isinstance(messages, list):
             raise bad_request("messages", "must be a list of messages")
+        if len(messages) > MAX_MESSAGES:
+            raise bad_request("messages", f"at most {MAX_MESSAGES} are read, got {len(messages)}; send fewer")
         if refused := REFUSED_VARIABLES.intersection(variables or {}):
             raise bad_request(
                 "chat_template_kwargs", f"may not hold {min(refused)!r}; it names variables of the template"

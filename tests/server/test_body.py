@@ -1,0 +1,53 @@
+"""Bodies of requests: what is read, what is refused, and where the work is done."""
+
+import asyncio
+import json
+
+import pytest
+from starlette.requests import Request
+
+from headrace.server.body import LONG_BODY, MAX_DEPTH, parse, read_json
+from headrace.server.errors import ApiError
+from headrace.server.settings import Settings
+
+
+def nested(num_levels: int) -> bytes:
+    """An object whose lists make so many levels."""
+    return b'{"a": ' + b"[" * (num_levels - 1) + b"]" * (num_levels - 1) + b"}"
+
+
+def read(data: bytes) -> tuple[dict, int]:
+    """The object in a body, and how many times the event loop was spared."""
+    spared = []
+
+    async def receive():
+        return {"type": "http.request", "body": data, "more_body": False}
+
+    async def beside(work):
+        spared.append(len(data))
+        return work()
+
+    request = Request({"type": "http", "headers": []}, receive)
+    value = asyncio.run(read_json(request, Settings(model_names=("toy",)), beside))
+    return value, len(spared)
+
+
+def test_as_many_levels_as_are_allowed_are_read_and_one_more_is_refused():
+    assert parse(nested(MAX_DEPTH)) == json.loads(nested(MAX_DEPTH))
+    with pytest.raises(ApiError, match=f"deeper than {MAX_DEPTH} levels"):
+        parse(nested(MAX_DEPTH + 1))
+
+
+def test_many_shallow_lists_and_brackets_in_a_text_are_not_deep():
+    for value in ([[]] * 1_000, "[" * 1_000, {"a": [{"b": "{["}] * 100}):
+        assert parse(json.dumps(value).encode()) == value
+
+
+def test_only_a_long_body_is_decoded_beside_the_event_loop():
+    short, long = {"prompt": "a" * (LONG_BODY - 100)}, {"prompt": "a" * LONG_BODY}
+    assert read(json.dumps(short).encode()) == (short, 0)
+    assert read(json.dumps(long).encode()) == (long, 1)
+
+
+def test_lone_surrogates_become_replacement_characters_in_names_and_values():
+    assert parse(rb'{"a\ud800": ["\udfff!", {"b": 1}]}') == {"a\ufffd": ["\ufffd!", {"b": 1}]}
