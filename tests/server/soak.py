@@ -120,7 +120,9 @@ def test_no_body_keeps_probes_waiting(tmp_path):
             data, waits, is_over = json.dumps(body), [], threading.Event()
             watch = threading.Thread(target=probe, args=(server.port, waits, is_over, 0.002))
             watch.start()
-            response = httpx.post(server.url + path, content=data, headers={"content-type": "application/json"})
+            response = httpx.post(
+                server.url + path, content=data, headers={"content-type": "application/json"}, timeout=60
+            )
             is_over.set()
             watch.join()
             print(f"/health beside {name} ({len(data):,} bytes): worst {max(waits) * 1e3:.0f} ms")

@@ -226,8 +226,8 @@ def _check_final(message: Mapping[str, Any]) -> None:
 
 
 def _texts(value: Any) -> Iterator[str]:
-    """Every text in a value, names too; what is neither a text nor made of any is told as it would be shown. One by one:
-    a call over all of them would hold up every thread."""
+    """Every text in a value, names too; what is neither a text nor made of any is told as it would be shown. One by
+    one, for a call over all of them would hold up every thread."""
     if isinstance(value, str):
         yield value
     elif isinstance(value, dict):

@@ -114,7 +114,7 @@ def _cause(error: ValueError) -> str:
 
 def _check_depth(value: Any) -> None:
     """Goes down level by level and copies nothing."""
-    level = [[value]]
+    level: list[Any] = [[value]]
     for _ in range(MAX_DEPTH + 1):
         items = (parent.values() if isinstance(parent, dict) else parent for parent in level)
         level = [item for inner in items for item in inner if isinstance(item, list | dict)]
