@@ -25,11 +25,9 @@ from typing import Any
 
 from tests.engine import fakes
 
-from headrace.engine.host import AsyncLLM
 from headrace.schedule.stats import SchedulerStats
-from headrace.server.flight import FlightRecorder
+from headrace.server.loop import run
 from headrace.server.ports import bind, listen
-from headrace.server.run import _run
 from headrace.server.settings import Settings
 from headrace.words.inbox import Add
 from headrace.words.outputs import Finish, FinishReason
@@ -49,6 +47,7 @@ class MockCore:
         self.scheduler = SimpleNamespace(
             stats=SchedulerStats, num_running=0, num_waiting=0, roster=SimpleNamespace(requests={})
         )
+        self.executor: Any = None
         self._num_streams = num_streams
         self._tokens_per_s = tokens_per_s
         self._inbox: deque[Any] = deque()
@@ -98,12 +97,12 @@ class MockCore:
 
 def serve(num_streams: int, tokens_per_s: float, pipe: Connection) -> None:
     engine = fakes.engine(max_model_len=1 << 20, max_num_seqs=num_streams, num_blocks=1 << 19)
-    llm = AsyncLLM(replace(engine, core=MockCore(num_streams, tokens_per_s)))
+    engine = replace(engine, core=MockCore(num_streams, tokens_per_s))
     settings = Settings(model_names=("mock",), port=0)
     sock = bind("127.0.0.1", 0)
     listen(sock)
     pipe.send(sock.getsockname()[1])
-    _run(llm, settings, FlightRecorder(1), sock, "")
+    run(engine, settings, sock, "")
     used = resource.getrusage(resource.RUSAGE_SELF)
     pipe.send(used.ru_utime + used.ru_stime)
 

@@ -295,6 +295,27 @@ def test_the_program_starts_without_loading_arithmetic():
     assert done.stdout.split()[-1] == "False", done.stderr
 
 
+def modules_of(*arguments: str) -> set[str]:
+    """What a process has imported when that command line is understood."""
+    code = f"import sys; from headrace.cli.app import make_app; make_app({list(arguments)}); print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60)
+    return set(done.stdout.split())
+
+
+def test_a_command_imports_no_other_command_and_nothing_that_it_may_not_need():
+    found = modules_of("serve", "--port", "0")
+    assert "headrace.cli.serve" in found
+    assert not found & {"headrace.cli.bench", "headrace.cli.chat", "headrace.cli.doctor", "rich.table", "fastapi"}
+
+
+def test_what_is_no_command_is_told_with_all_of_them(cli):
+    code, out, _ = cli("--help")
+    words = ("generate", "chat", "run-batch", "serve", "top", "bench", "models", "doctor")
+    assert code == 0 and all(word in out for word in words)
+    code, _, err = cli("serv")
+    assert code == 2 and "serve" in err
+
+
 def test_a_missing_prompt_is_told_where_it_may_stand(cli):
     code, out, err = cli("generate", "--json")
     assert (code, out) == (2, "") and "Missing argument 'PROMPT...'. Write it on the command line, or - to" in err

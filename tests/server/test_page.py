@@ -4,7 +4,8 @@ import re
 
 from tests.server.inside import within
 
-from headrace.server import page
+from headrace.server import app, page
+from headrace.server.docs import finish_schema
 from headrace.server.page import read_files
 
 
@@ -47,3 +48,18 @@ def test_the_documentation_names_every_route_and_loads_nothing():
     assert not re.search(r"(src|href)=", docs.text) and "default-src 'none'" in docs.headers["content-security-policy"]
     body = schema["components"]["schemas"]["ChatRequest"]
     assert body["required"] == ["messages"] and "temperature" in body["properties"]
+
+
+def test_the_description_of_the_routes_is_made_once_and_only_if_somebody_asks(monkeypatch):
+    made = []
+    monkeypatch.setattr(app, "finish_schema", lambda *given: made.append(given) or finish_schema(*given))
+
+    async def work(c):
+        await c.complete(max_tokens=1)
+        counts = [len(made)]
+        for _ in range(2):
+            assert (await c.get("/openapi.json")).status_code == 200
+            counts.append(len(made))
+        return counts
+
+    assert within(work) == [0, 1, 1]

@@ -6,20 +6,14 @@ import logging
 import sys
 import traceback
 from collections.abc import Sequence
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 
-from headrace.cli import bench, models
-from headrace.cli.chat import chat
-from headrace.cli.doctor import doctor
-from headrace.cli.generate import generate
 from headrace.cli.help import print_help, wanted_help
 from headrace.cli.model import OpenLLM, open_llm
-from headrace.cli.run_batch import run_batch
-from headrace.cli.serve import serve
 from headrace.cli.streams import drop_logs, drop_output
-from headrace.cli.top import top
 from headrace.words.errors import HeadraceError, nearest
 
 USAGE_ERROR = 2
@@ -31,16 +25,37 @@ EPILOG = (
     "`--help=WORD` those of a group, a name or a subject, `--help=all` every one."
 )
 
-app = typer.Typer(add_completion=True, no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False)
 ASK, SERVE, LOOK = "Ask a model", "Serve models", "Look into things"
-app.command(epilog=EPILOG, rich_help_panel=ASK)(generate)
-app.command(epilog=EPILOG, rich_help_panel=ASK)(chat)
-app.command("run-batch", epilog=EPILOG, rich_help_panel=ASK)(run_batch)
-app.command(epilog=EPILOG, rich_help_panel=SERVE)(serve)
-app.command(epilog=EPILOG, rich_help_panel=SERVE)(top)
-app.add_typer(bench.app, name="bench", rich_help_panel=SERVE)
-app.add_typer(models.app, name="models", rich_help_panel=LOOK)
-app.command(epilog=EPILOG, rich_help_panel=LOOK)(doctor)
+COMMANDS = {
+    "generate": ASK,
+    "chat": ASK,
+    "run-batch": ASK,
+    "serve": SERVE,
+    "top": SERVE,
+    "bench": SERVE,
+    "models": LOOK,
+    "doctor": LOOK,
+}
+"""Each in a module of its name: a function of that name, or an `app` of several commands."""
+
+
+def make_app(arguments: Sequence[str]) -> typer.Typer:
+    """The program, of which only that command is imported that the arguments begin with, if it is one."""
+    app = typer.Typer(add_completion=True, no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False)
+    app.callback()(root)
+    wanted = arguments[0] if arguments else None
+    for name in (wanted,) if wanted in COMMANDS else COMMANDS:
+        _add(app, name)
+    return app
+
+
+def _add(app: typer.Typer, name: str) -> None:
+    module_name = name.replace("-", "_")
+    module = import_module(f"headrace.cli.{module_name}")
+    if hasattr(module, "app"):
+        app.add_typer(module.app, name=name, rich_help_panel=COMMANDS[name])
+    else:
+        app.command(name, epilog=EPILOG, rich_help_panel=COMMANDS[name])(getattr(module, module_name))
 
 
 def _print_version(wanted: bool) -> None:
@@ -51,7 +66,6 @@ def _print_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
 def root(
     version: Annotated[
         bool, typer.Option("--version", help="Print the version and exit.", is_eager=True, callback=_print_version)
@@ -64,7 +78,9 @@ def run(arguments: Sequence[str] | None = None, opener: OpenLLM = open_llm) -> i
     """Runs a command line (the process's own by default) and gives its exit code; no exception leaves it."""
     try:
         given = None if arguments is None else list(arguments)
-        if asked := wanted_help(sys.argv[1:] if given is None else given):
+        words = sys.argv[1:] if given is None else given
+        app = make_app(words)
+        if asked := wanted_help(words):
             return print_help(typer.main.get_command(app), *asked)
         code = app(args=given, prog_name="headrace", standalone_mode=False, obj=opener)
         sys.stdout.flush()

@@ -7,9 +7,6 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from headrace.words.errors import nearest
 
 FLAG = "--help="
@@ -57,6 +54,9 @@ def _is_meant(option: Any, word: str) -> bool:
 
 
 def _print(name: str, options: Sequence[Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
     table = Table(box=None, padding=(0, 2), title=name, title_justify="left", header_style="dim")
     for column in ("option", "what it does", "group"):
         table.add_column(column, overflow="fold")

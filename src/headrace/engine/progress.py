@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
@@ -17,15 +18,15 @@ Progress = Callable[[str, int, int], None]
 @contextmanager
 def terminal_progress() -> Iterator[Progress]:
     """One bar for each thing that is going on, on stderr if that is a terminal; nothing remains of it."""
+    if not sys.stderr.isatty():
+        yield lambda what, done, total: None
+        return
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TextColumn, TimeRemainingColumn, TransferSpeedColumn
     from rich.progress import Progress as RichProgress
 
     console = Console(stderr=True)
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
-    if not console.is_terminal:
-        yield lambda what, done, total: None
-        return
     with RichProgress(*columns, TimeRemainingColumn(), console=console, transient=True) as bars:
         yield _Bars(bars)
 

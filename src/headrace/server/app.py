@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
+from functools import cache
 from importlib import metadata
 from typing import Any
 
@@ -146,13 +148,15 @@ def _path_schema(path: str) -> dict[str, Any] | None:
 
 
 def _add_pages(app: FastAPI, service: Service) -> None:
-    schema = finish_schema(app, [body for _, body, _ in POSTS.values()], service.bounds())
+    @cache
+    def schema() -> dict[str, Any]:
+        return finish_schema(app, [body for _, body, _ in POSTS.values()], service.bounds())
 
     async def openapi() -> Response:
-        return operations.json_response(schema)
+        return operations.json_response(await asyncio.to_thread(schema))
 
     async def docs() -> Response:
-        return docs_page(schema)
+        return docs_page(await asyncio.to_thread(schema))
 
     async def file(request: Request) -> Response:
         return page.serve(request.url.path)

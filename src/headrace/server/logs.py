@@ -6,12 +6,13 @@ import json
 import logging
 import sys
 import time
-from typing import Any
-
-from starlette.types import Scope
+from typing import TYPE_CHECKING, Any
 
 from headrace.server.settings import LogFormat
 from headrace.words.log import get_logger
+
+if TYPE_CHECKING:
+    from starlette.types import Scope
 
 log = get_logger("headrace.access")
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from headrace.engine.build import Engine
-from headrace.server import page
 from headrace.server.settings import Settings
 from headrace.words.cache_spec import PagedKV
 
@@ -11,6 +10,8 @@ MIB = 1 << 20
 
 
 def ready_text(engine: Engine, settings: Settings, port: int, weight_bytes: int | None, took_s: float) -> str:
+    from headrace.server import page
+
     host = f"[{settings.host}]" if ":" in settings.host else settings.host
     url = f"http://{'127.0.0.1' if settings.host in ('0.0.0.0', '::') else host}:{port}"
     key = ' -H "Authorization: Bearer $HEADRACE_API_KEY"' if settings.api_keys else ""
