@@ -13,6 +13,7 @@
 
 #include "bind/arrays.h"
 #include "bind/machine.h"
+#include "core/codes.h"
 #include "core/isa.h"
 #include "core/pack.h"
 #include "core/quant.h"
@@ -33,14 +34,18 @@ PackedWeight pack(Machine& machine, const Input& values) {
   return pack_weight(view.data, view.type, view.rows, view.cols, machine.is_chained(), machine.pool);
 }
 
-using Bytes = nb::ndarray<const unsigned char, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Codes = nb::ndarray<const signed char, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+PackedWeight pack_all(Machine& machine, const std::vector<RowSource>& sources, i64 k) {
+  nb::gil_scoped_release release;
+  return pack_rows(sources, k, machine.is_chained(), machine.pool);
+}
 
-PackedWeight pack_parts(Machine& machine, const std::vector<std::tuple<Bytes, std::string, i64, nb::object>>& sources, i64 k) {
-  require(!sources.empty(), "a matrix has at least one part");
-  std::vector<BlockPart> parts;
+using Bytes = nb::ndarray<const unsigned char, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+
+PackedWeight pack_blocks(Machine& machine, const std::vector<std::tuple<Bytes, std::string, i64, nb::object>>& parts, i64 k) {
+  require(!parts.empty(), "a matrix has at least one part");
+  std::vector<RowSource> sources;
   std::vector<Ints> orders;
-  for (const auto& [bytes, name, n, order] : sources) {
+  for (const auto& [bytes, name, n, order] : parts) {
     const BlockFormat* format = find_format(name);
     require(format != nullptr, "this format of blocks is not built");
     require(k > 0 && k % format->block_values == 0, "a row is not made of whole blocks");
@@ -54,28 +59,78 @@ PackedWeight pack_parts(Machine& machine, const std::vector<std::tuple<Bytes, st
         require(orders.back().data()[i] >= 0 && orders.back().data()[i] < n, "an order names a row that does not exist");
       rows = orders.back().data();
     }
-    parts.push_back({format, bytes.data(), n, rows});
+    sources.push_back(rows_of_blocks(*format, bytes.data(), n, k, rows));
   }
-  nb::gil_scoped_release release;
-  return pack_blocks(parts, k, machine.is_chained(), machine.pool);
+  return pack_all(machine, sources, k);
 }
 
-PackedWeight pack_integers(Machine& machine, const Codes& codes, const FloatRows& scales, const nb::object& minimums, int bits) {
-  const i64 n = static_cast<i64>(codes.shape(0)), k = static_cast<i64>(codes.shape(1));
-  const i64 num_groups = static_cast<i64>(scales.shape(1));
-  require(n > 0 && num_groups > 0 && static_cast<i64>(scales.shape(0)) == n && k % num_groups == 0, "scales do not fit");
-  require(bits == 4 || bits == 8, "integers have 4 or 8 bits");
-  const i64 group = k / num_groups;
-  require(group == 16 || group == 32, "groups have 16 or 32 values");
-  const float* least = nullptr;
-  FloatRows values;
-  if (!minimums.is_none()) {
-    values = nb::cast<FloatRows>(minimums);
-    require(static_cast<i64>(values.shape(0)) == n && static_cast<i64>(values.shape(1)) == num_groups, "minimums do not fit");
-    least = values.data();
+// headrace.ops.base.Integers for n rows of k integers.
+Integers integers_of(const nb::object& given, const Bytes& data, i64 n, i64 k) {
+  const auto [num_rows, num_columns] = nb::cast<std::tuple<i64, i64>>(given.attr("num_words"));
+  Integers from{data.data(), nb::cast<int>(given.attr("bits")), nb::cast<int>(given.attr("word_bytes")), num_columns, 1,
+                nb::cast<bool>(given.attr("holds_rows")), nb::cast<bool>(given.attr("is_signed")), {0, 1, 2, 3, 4, 5, 6, 7}};
+  if (nb::cast<bool>(given.attr("is_turned"))) {
+    from.row_stride = 1;
+    from.column_stride = num_rows;
   }
-  nb::gil_scoped_release release;
-  return pack_codes(codes.data(), scales.data(), least, n, k, bits, group, machine.is_chained(), machine.pool);
+  require((from.bits == 4 && from.word_bytes == 4) || (from.bits == 8 && (from.word_bytes == 1 || from.word_bytes == 4)),
+          "integers have 4 or 8 bits, in words of one byte or four");
+  require(num_rows > 0 && num_columns > 0 && static_cast<i64>(data.shape(0)) == num_rows * num_columns * from.word_bytes,
+          "words are not as many as the shape says");
+  const i64 per_row = from.holds_rows ? from.per_word() : 1, per_column = from.holds_rows ? 1 : from.per_word();
+  require(n > 0 && k > 0 && ceil_div(n, per_row) <= num_rows && ceil_div(k, per_column) <= num_columns,
+          "there are fewer integers than the shape says");
+  if (const nb::object places = given.attr("places"); !places.is_none()) {
+    const auto told = nb::cast<std::vector<int>>(places);
+    require(static_cast<int>(told.size()) == from.per_word(), "a word has a place for each of its integers");
+    for (std::size_t i = 0; i < told.size(); i++) {
+      require(told[i] >= 0 && told[i] < from.per_word(), "there is no such place in a word");
+      from.places[i] = told[i];
+    }
+  }
+  return from;
+}
+
+PackedWeight pack_codes(Machine& machine, const std::vector<std::tuple<nb::object, FloatRows, nb::object, i64, bool>>& parts, i64 k) {
+  require(!parts.empty(), "a matrix has at least one part");
+  std::vector<RowSource> sources;
+  std::vector<FloatRows> kept;
+  std::vector<Bytes> words;
+  for (const auto& [integers, scales, least, group, may_be_half] : parts) {
+    const i64 n = static_cast<i64>(scales.shape(0)), num_groups = static_cast<i64>(scales.shape(1));
+    require(group > 0 && (group % 16 == 0 || group >= k), "groups have a multiple of 16 values, or are whole rows");
+    require(n > 0 && k > 0 && num_groups == ceil_div(k, group), "scales do not fit");
+    const float* minimums = nullptr;
+    if (!least.is_none()) {
+      kept.push_back(nb::cast<FloatRows>(least));
+      require(static_cast<i64>(kept.back().shape(0)) == n && static_cast<i64>(kept.back().shape(1)) == num_groups, "minimums do not fit");
+      minimums = kept.back().data();
+    }
+    words.push_back(nb::cast<Bytes>(integers.attr("data")));
+    const Integers from = integers_of(integers, words.back(), n, k);
+    sources.push_back(rows_of_integers(from, scales.data(), minimums, n, k, group, may_be_half));
+  }
+  return pack_all(machine, sources, k);
+}
+
+Number number_of(const Input& values) {
+  if (values.dtype() == nb::dtype<float>()) return Number::f32;
+  if (values.dtype() == nb::dtype<u16>()) return Number::bf16;
+  require(values.dtype().code == static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float) && values.dtype().bits == 16,
+          "numbers are float32, float16, or bfloat16 held as uint16");
+  return Number::f16;
+}
+
+PackedWeight pack_rounded(Machine& machine, const std::vector<Input>& parts, int bits) {
+  require(!parts.empty() && (bits == 4 || bits == 8), "a matrix has at least one part, and integers of 4 or 8 bits");
+  const i64 k = parts[0].ndim() == 2 ? static_cast<i64>(parts[0].shape(1)) : 0;
+  std::vector<RowSource> sources;
+  for (const Input& part : parts) {
+    require(part.ndim() == 2 && k > 0 && static_cast<i64>(part.shape(1)) == k && part.stride(1) == 1 && part.stride(0) == k,
+            "a dense matrix [out, in] is expected, as wide as the others");
+    sources.push_back(rows_to_round(part.data(), number_of(part), static_cast<i64>(part.shape(0)), k, bits));
+  }
+  return pack_all(machine, sources, k);
 }
 
 // Bytes per second of the best of eight plain reads of a weight by all threads: what a streaming kernel is held against.
@@ -153,8 +208,9 @@ NB_MODULE(_native, module) {
       .def_prop_ro("num_threads", [](const Machine& m) { return m.pool.size(); })
       .def("make_cache", &new_cache, nb::rv_policy::take_ownership)
       .def("pack", &pack)
-      .def("pack_blocks", &pack_parts)
-      .def("pack_integers", &pack_integers, nb::arg("codes"), nb::arg("scales"), nb::arg("minimums").none(), nb::arg("bits"))
+      .def("pack_blocks", &pack_blocks)
+      .def("pack_codes", &pack_codes)
+      .def("pack_rounded", &pack_rounded)
       .def("read_rate", &read_rate);
   bind_ops(machine);
   bind_sampling(machine);

@@ -1,7 +1,7 @@
 #include "core/quant.h"
 
+#include <algorithm>
 #include <cstring>
-#include <stdexcept>
 
 namespace headrace {
 namespace {
@@ -97,41 +97,25 @@ void read_q6_k(const Byte* b, i32* codes, float* scales, float*) {
 }
 
 constexpr BlockFormat kFormats[] = {
-    {"Q4_0", 32, 18, 4, 32, true, false, read_q4_0},   {"Q4_1", 32, 20, 4, 32, true, true, read_q4_1},
-    {"Q5_0", 32, 22, 8, 32, false, true, read_q5_0},   {"Q5_1", 32, 24, 8, 32, true, true, read_q5_1},
-    {"Q8_0", 32, 34, 8, 32, false, true, read_q8_0},   {"Q4_K", 256, 144, 4, 32, true, false, read_q4_k},
-    {"Q5_K", 256, 176, 8, 32, true, false, read_q5_k}, {"Q6_K", 256, 210, 8, 16, false, false, read_q6_k},
+    {"Q4_0", 32, 18, {4, 32, true, false}, read_q4_0},   {"Q4_1", 32, 20, {4, 32, true, true}, read_q4_1},
+    {"Q5_0", 32, 22, {8, 32, false, true}, read_q5_0},   {"Q5_1", 32, 24, {8, 32, true, true}, read_q5_1},
+    {"Q8_0", 32, 34, {8, 32, false, true}, read_q8_0},   {"Q4_K", 256, 144, {4, 32, true, false}, read_q4_k},
+    {"Q5_K", 256, 176, {8, 32, true, false}, read_q5_k}, {"Q6_K", 256, 210, {8, 16, false, false}, read_q6_k},
 };
 
-u16 float_to_half(float value) {  // of numbers that a float16 holds
-  u32 bits;
-  std::memcpy(&bits, &value, 4);
-  const u32 sign = bits >> 16 & 0x8000, exponent = bits >> 23 & 255, fraction = bits >> 13 & 1023;
-  if (exponent == 0) return static_cast<u16>(sign);
-  if (exponent == 255) return static_cast<u16>(sign | 0x7c00 | fraction);
-  if (exponent > 112) return static_cast<u16>(sign | (exponent - 112) << 10 | fraction);
-  return static_cast<u16>(sign | (1024 | fraction) >> (113 - exponent));
-}
-
-// A column's integers and scales, [k] and [k / group].
-struct Column {
-  std::vector<i32> codes;
-  std::vector<float> scales, minimums;
-};
-
-PackedWeight room_for(i64 n, i64 k, int bits, i64 group, bool has_minimum, bool is_half, bool is_chained) {
+PackedWeight room_for(i64 n, i64 k, const Form& form, bool is_chained) {
   PackedWeight w;
   w.is_chained = is_chained;
   w.n = n;
   w.k = k;
   w.n_padded = round_up(n, kColumns);
   w.k_padded = round_up(k, kTileK);
-  w.bits = bits;
-  w.group = group;
-  w.has_minimum = has_minimum;
-  w.is_half = is_half;
-  w.data = HugeBuffer(w.n_padded * w.k_padded * bits / 8);
-  w.scales = HugeBuffer(w.n_padded / kColumns * (w.k_padded / group) * w.group_bytes());
+  w.bits = form.bits;
+  w.group = form.group;
+  w.has_minimum = form.has_minimum;
+  w.is_half = form.is_half;
+  w.data = HugeBuffer(w.n_padded * w.k_padded * w.bits / 8);
+  w.scales = HugeBuffer(w.n_padded / kColumns * (w.k_padded / w.group) * w.group_bytes());
   return w;
 }
 
@@ -143,7 +127,7 @@ void put_scale(const PackedWeight& w, char* group, i64 column, float value) {
   reinterpret_cast<u16*>(group)[column] = float_to_half(value);
 }
 
-void put_column(const PackedWeight& w, i64 column, const Column& from) {
+void put_column(const PackedWeight& w, i64 column, const IntegerRow& from) {
   const i64 block = column / kColumns, inside = column % kColumns;
   u32* words = w.data.as<u32>() + block * w.k_padded * w.bits;
   const u32 mask = w.bits == 4 ? 15 : 255;
@@ -159,20 +143,27 @@ void put_column(const PackedWeight& w, i64 column, const Column& from) {
   }
 }
 
-// Groups of the source spread over those of the weight.
-void read_row(const BlockPart& part, i64 row, const PackedWeight& w, Column& to) {
-  const BlockFormat& f = *part.format;
-  const i64 source = part.order ? part.order[row] : row, num_blocks = w.k / f.block_values;
-  const Byte* at = part.bytes + source * num_blocks * f.block_bytes;
+void read_blocks(const BlockFormat& f, const Byte* row, i64 k, i64 group, IntegerRow& to) {
   float scales[16], minimums[16] = {};
-  const i64 per_block = f.block_values / w.group, repeats = f.group / w.group;
-  for (i64 b = 0; b < num_blocks; b++, at += f.block_bytes) {
-    f.read(at, to.codes.data() + b * f.block_values, scales, minimums);
+  const i64 per_block = f.block_values / group, repeats = f.form.group / group;
+  for (i64 b = 0; b < k / f.block_values; b++) {
+    f.read(row + b * f.block_bytes, to.codes.data() + b * f.block_values, scales, minimums);
     for (i64 g = 0; g < per_block; g++) {
       to.scales[b * per_block + g] = scales[g / repeats];
-      to.minimums[b * per_block + g] = f.has_minimum ? minimums[g / repeats] : 0.0f;
+      to.minimums[b * per_block + g] = f.form.has_minimum ? minimums[g / repeats] : 0.0f;
     }
   }
+}
+
+Form form_of_all(const std::vector<RowSource>& sources) {
+  Form all = sources[0].form;
+  for (const RowSource& source : sources) {
+    all.bits = std::max(all.bits, source.form.bits);
+    all.group = std::min(all.group, source.form.group);
+    all.has_minimum |= source.form.has_minimum;
+    all.is_half &= source.form.is_half;
+  }
+  return all;
 }
 
 }  // namespace
@@ -189,47 +180,30 @@ std::vector<std::string> format_names() {
   return names;
 }
 
-PackedWeight pack_blocks(const std::vector<BlockPart>& parts, i64 k, bool is_chained, Pool& pool) {
-  int bits = 4;
-  i64 group = 32, n = 0;
-  bool has_minimum = false, is_half = true;
-  std::vector<i64> starts;
-  for (const BlockPart& part : parts) {
-    if (k % part.format->block_values) throw std::invalid_argument("a row is not made of whole blocks");
-    bits = part.format->bits > bits ? part.format->bits : bits;
-    group = part.format->group < group ? part.format->group : group;
-    has_minimum |= part.format->has_minimum;
-    is_half &= part.format->has_half_scales;
-    starts.push_back(n);
-    n += part.n;
-  }
-  PackedWeight w = room_for(n, k, bits, group, has_minimum, is_half, is_chained);
-  pool.run([&](Team& team) {
-    Column column{std::vector<i32>(k), std::vector<float>(k / group), std::vector<float>(k / group)};
-    team.for_each(w.n_padded / kColumns, [&](i64 block) {
-      for (i64 c = block * kColumns; c < n && c < (block + 1) * kColumns; c++) {
-        std::size_t p = parts.size() - 1;
-        while (starts[p] > c) p--;
-        read_row(parts[p], c - starts[p], w, column);
-        put_column(w, c, column);
-      }
-    });
-  });
-  return w;
+RowSource rows_of_blocks(const BlockFormat& format, const unsigned char* bytes, i64 n, i64 k, const i32* order) {
+  const i64 row_bytes = k / format.block_values * format.block_bytes;
+  return {n, format.form, [&format, bytes, order, k, row_bytes](i64 row, i64 group, IntegerRow& to) {
+            read_blocks(format, bytes + (order ? order[row] : row) * row_bytes, k, group, to);
+          }};
 }
 
-PackedWeight pack_codes(const signed char* codes, const float* scales, const float* minimums, i64 n, i64 k, int bits,
-                        i64 group, bool is_chained, Pool& pool) {
-  PackedWeight w = room_for(n, k, bits, group, minimums != nullptr, false, is_chained);
-  const i64 num_groups = k / group;
+PackedWeight pack_rows(const std::vector<RowSource>& sources, i64 k, bool is_chained, Pool& pool) {
+  std::vector<i64> starts;
+  i64 n = 0;
+  for (const RowSource& source : sources) {
+    starts.push_back(n);
+    n += source.n;
+  }
+  PackedWeight w = room_for(n, k, form_of_all(sources), is_chained);
   pool.run([&](Team& team) {
-    Column column{std::vector<i32>(k), std::vector<float>(num_groups), std::vector<float>(num_groups)};
+    const i64 num_groups = ceil_div(k, w.group);
+    IntegerRow row{std::vector<i32>(k), std::vector<float>(num_groups), std::vector<float>(num_groups)};
     team.for_each(w.n_padded / kColumns, [&](i64 block) {
       for (i64 c = block * kColumns; c < n && c < (block + 1) * kColumns; c++) {
-        for (i64 i = 0; i < k; i++) column.codes[i] = codes[c * k + i];
-        std::memcpy(column.scales.data(), scales + c * num_groups, num_groups * 4);
-        if (minimums) std::memcpy(column.minimums.data(), minimums + c * num_groups, num_groups * 4);
-        put_column(w, c, column);
+        std::size_t p = sources.size() - 1;
+        while (starts[p] > c) p--;
+        sources[p].read(c - starts[p], w.group, row);
+        put_column(w, c, row);
       }
     });
   });

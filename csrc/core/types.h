@@ -24,6 +24,21 @@ inline float half_to_float(u16 half) {
   return value;
 }
 
+// Rounded to nearest, ties to even; too large is infinite.
+inline u16 float_to_half(float value) {
+  u32 bits;
+  __builtin_memcpy(&bits, &value, sizeof bits);
+  const u32 sign = bits >> 16 & 0x8000, magnitude = bits & 0x7fffffff;
+  if (magnitude > 0x7f800000) return static_cast<u16>(sign | 0x7e00);
+  if (magnitude >= 0x47800000) return static_cast<u16>(sign | 0x7c00);
+  if (magnitude >= 0x38800000) return static_cast<u16>(sign | (magnitude + 0xfff + (magnitude >> 13 & 1) - 0x38000000) >> 13);
+  float small;  // units of the smallest float16 join the last place of 2^23
+  __builtin_memcpy(&small, &magnitude, sizeof small);
+  small = small * 16777216.0f + 8388608.0f;
+  __builtin_memcpy(&bits, &small, sizeof bits);
+  return static_cast<u16>(sign | (bits - 0x4b000000));
+}
+
 // Where k lies within its group of four. Chained: 2, 0, 3, 1 behind one another, so that VDPBF16PS, which adds the
 // product of a pair's second elements and then that of its first, runs through the even k of a tile in order with every
 // other pair, and through the odd ones with the rest.

@@ -144,6 +144,7 @@ def resolved(clock_limits: dict[str, Any] | None = None, **scheduler: Any) -> Re
         **{
             "model": "toy",
             "dtype": "float32",
+            "quantization": None,
             "backend": "reference",
             "block_size": 4,
             "num_threads": 1,

@@ -18,6 +18,7 @@ ENGINE_HELP = {
     "tokenizer": "folder or name of another tokenizer",
     "revision": "revision on the Hugging Face hub",
     "dtype": "float32 or bfloat16; default: the checkpoint's",
+    "quantization": "int8 or int4: round the matrices at load; default: as they are stored",
     "backend": "who computes: cpu (native kernels) or reference (torch); default: the fastest there is",
     "max_model_len": "longest sequence in tokens; default: the model's, or what the cache can hold",
     "max_num_seqs": "sequences that run at once",

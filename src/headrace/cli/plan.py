@@ -35,13 +35,14 @@ class MemoryPlan:
 def plan_memory(asked: EngineConfig, checkpoint: Checkpoint) -> MemoryPlan:
     """ConfigError for options that contradict the model, ModelError for weights that do not fit it."""
     from headrace.load.dry_build import dry_build
+    from headrace.load.rounding import round_weights
     from headrace.worker.hardware import measure_hardware
     from headrace.worker.memory import activation_bytes, block_bytes, fit_model_len, plan_cache
 
     model, hardware = checkpoint.config, measure_hardware()
     resolved = resolve(asked, model, hardware)
-    weights = checkpoint.weights
-    built = dry_build(model, weights, resolved.dtype, keeps_blocks(resolved), weights.file)
+    weights = round_weights(checkpoint.weights, resolved.quantization)
+    built = dry_build(model, weights, resolved.dtype, keeps_blocks(resolved), checkpoint.weights.file)
     specs = held_in(built.cache_specs, resolved.kv_cache_dtype)
     step_bytes = activation_bytes(model, resolved.scheduler)
     cache_bytes = cache_tokens = 0

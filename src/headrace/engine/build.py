@@ -136,6 +136,7 @@ def build_engine(
     """
     from headrace.load.checkpoint import open_checkpoint
     from headrace.load.dry_build import dry_build
+    from headrace.load.rounding import round_weights
     from headrace.worker.hardware import measure_hardware
 
     template = _read_template(asked.chat_template)
@@ -149,7 +150,8 @@ def build_engine(
         if resolved.backend == "reference" and asked.backend in (None, "auto"):
             log.warning("running on the slow reference ops: the native kernels were not built (no C++ compiler)")
         defaults = sampling_defaults(asked.generation_config, checkpoint.generation)
-        weights = checkpoint.weights if progress is None else CountedWeights(checkpoint.weights, progress)
+        read = checkpoint.weights if progress is None else CountedWeights(checkpoint.weights, progress)
+        weights = round_weights(read, resolved.quantization)
         resolved, layout, executor = _load(resolved, model, weights, hardware, ops, fault)
     except BaseException:
         checkpoint.close()

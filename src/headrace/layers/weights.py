@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.ops.base import Blocks, QuantizedMatrix
+from headrace.ops.base import Part, QuantizedMatrix
 from headrace.words.cache_spec import ITEM_BYTES
 from headrace.words.errors import ModelError
 
@@ -23,8 +23,8 @@ class WeightSource(Protocol):
 
     def get(self, name: str) -> NDArray[Any]: ...
 
-    def blocks(self, name: str) -> Blocks | None:
-        """A quantized matrix as it is stored; None if the tensor is none."""
+    def blocks(self, name: str) -> Part | None:
+        """A quantized matrix as it is stored, or one that is to be quantized; None if the tensor is neither."""
 
 
 @dataclass
@@ -74,14 +74,16 @@ class Weights:
 
     def matrix(self, names: Sequence[str], sizes: Sequence[int], num_inputs: int) -> NDArray[Any] | QuantizedMatrix:
         """Matrices [size, num_inputs] below one another for a product, quantized if all of them are and stay so."""
-        if not self._keeps_blocks:
-            return self.stack(names, sizes, num_inputs)
         found = [self._find(name, (size, num_inputs)) for name, size in zip(names, sizes, strict=True)]
-        parts = tuple(blocks for name in found if (blocks := self._source.blocks(name)) is not None)
-        if len(parts) < len(found):
-            return self.stack(names, sizes, num_inputs)
-        self._tally.block_bytes += sum(part.data.nbytes for part in parts)
-        return QuantizedMatrix(parts)
+        parts = [self._source.blocks(name) for name in found]
+        quantized = tuple(part for part in parts if part is not None)
+        if self._keeps_blocks and len(quantized) == len(parts):
+            self._tally.block_bytes += sum(part.num_bytes for part in quantized)
+            return QuantizedMatrix(quantized)
+        self._tally.num_parameters += sum(sizes) * num_inputs
+        return np.concatenate(
+            [self._source.get(name) if part is None else part.dequantize() for name, part in zip(found, parts, strict=True)]
+        )
 
     def stack(self, names: Iterable[str], sizes: Iterable[int], *rest: int) -> NDArray[Any]:
         """Tensors [size, *rest] below one another."""

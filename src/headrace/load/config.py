@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from headrace.load.methods import method_of
 from headrace.models.base import Model
 from headrace.models.registry import FAMILIES, family
 from headrace.words.config import ModelConfig
-from headrace.words.errors import ModelError, brief
+from headrace.words.errors import ModelError
 
 DTYPES = {"float32": "float32", "float": "float32", "float16": "float16", "half": "float16", "bfloat16": "bfloat16"}
 
@@ -21,8 +22,7 @@ def model_config(raw: Mapping[str, Any], file: str = "config.json") -> ModelConf
         raise ModelError(file, "names no architecture (architectures)")
     if not isinstance(raw.get("auto_map", {}), Mapping) or brings_code(raw, FAMILIES.get(architectures[0])):
         raise ModelError(file, "asks for code of its own (auto_map), which is never run; use a checkpoint without")
-    if raw.get("quantization_config"):
-        raise ModelError(file, f"is quantized by {brief(quantizer(raw))}, which is not built; use one that is not")
+    quantization = method_of(raw, file)
     model = family(architectures[0], file)
     entries = model.entries(raw, file)
     num_heads = entries.count("num_attention_heads")
@@ -50,6 +50,7 @@ def model_config(raw: Mapping[str, Any], file: str = "config.json") -> ModelConf
         attention_bias=entries.flag("attention_bias"),
         mlp_bias=entries.flag("mlp_bias"),
         dtype=told_dtype(raw) or "float32",
+        quantization=quantization,
         eos_token_ids=known_ids(raw.get("eos_token_id"), vocab_size),
         bos_token_id=next(iter(known_ids(raw.get("bos_token_id"), vocab_size)), None),
         raw=dict(raw),
@@ -62,11 +63,6 @@ def brings_code(raw: Mapping[str, Any], model: type[Model] | None) -> bool:
     known = () if model is None else model.code
     asked = (raw.get("auto_map") or {}).values()
     return any(not isinstance(name, str) or name.rpartition(".")[2] not in known for name in asked)
-
-
-def quantizer(raw: Mapping[str, Any]) -> Any:
-    told = raw["quantization_config"]
-    return told.get("quant_method") if isinstance(told, Mapping) else told
 
 
 def told_dtype(raw: Mapping[str, Any]) -> str | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -11,7 +12,7 @@ from numpy.typing import NDArray
 
 from headrace.comm import SoloComm
 from headrace.models.registry import family
-from headrace.ops.base import Blocks, Ops
+from headrace.ops.base import Ops, Part
 from headrace.words.cache_spec import CacheSpec
 from headrace.words.config import ModelConfig
 from headrace.words.errors import ModelError
@@ -66,10 +67,14 @@ class ShapesOf:
     def __init__(self, source: Any) -> None:
         self.names: Callable[[], Collection[str]] = source.names
         self.shape: Callable[[str], tuple[int, ...]] = source.shape
-        self.blocks: Callable[[str], Blocks | None] = source.blocks
+        self._blocks: Callable[[str], Part | None] = source.blocks
 
     def get(self, name: str) -> Any:
         return Shaped(tuple(self.shape(name)))
+
+    def blocks(self, name: str) -> Part | None:
+        part = self._blocks(name)
+        return None if part is None else part._replace(dequantize=partial(self.get, name))
 
 
 class NoOps:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -140,6 +141,12 @@ def stored_dtype(file: GGUFFile) -> str:
     return FLOATS[names.pop()] if len(names) == 1 else "float32"
 
 
+def quantization_of(file: GGUFFile) -> str | None:
+    """The format of most matrices that are quantized."""
+    counts = Counter(info.quant.name for info in file.tensors.values() if info.quant.name not in FLOATS)
+    return next((name for name, _ in counts.most_common(1)), None)
+
+
 def rope_parameters(file: GGUFFile, layout: Layout, said: Said) -> dict[str, Any]:
     """Frequencies that Llama 3 scales are written out as one divisor per dimension; they are told as they are."""
     rope: dict[str, Any] = {"rope_theta": said.value("rope.freq_base", 10_000.0), "rope_type": "default"}
@@ -226,4 +233,4 @@ def gguf_config(file: GGUFFile) -> ModelConfig:
     told = config.rope.scaling.get("divisors")
     if told is not None and len(told) != config.head_dim // 2:
         raise ModelError(file.name, f"{DIVISORS} has {len(told)} values for {config.head_dim} dimensions")
-    return config
+    return replace(config, quantization=quantization_of(file))

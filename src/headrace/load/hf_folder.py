@@ -9,18 +9,23 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from headrace.load.config import id_list, model_config, told_dtype
 from headrace.load.files import read_json, read_json_if_there, spots
 from headrace.load.hf_tokenizer import folder_tokenizer
+from headrace.load.methods import find_matrices
 from headrace.load.parts import Parts
+from headrace.load.quantized import QuantizedWeights
 from headrace.load.safetensors_file import DTYPES, Entry, SafetensorsFile
 from headrace.words.errors import ModelError, brief
 
 CONFIG, GENERATION = "config.json", "generation_config.json"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+INTEGER_DTYPE = "bfloat16"
+"""Of a checkpoint of integers, unless somebody asks for more: kernels keep them beside that."""
 WORDS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
 
 
@@ -51,6 +56,9 @@ class FolderWeights:
     def blocks(self, name: str) -> None:
         """Nothing here is quantized."""
         return None
+
+    def raw(self, name: str) -> NDArray[np.uint8]:
+        return self._homes[name].raw(name)
 
     def get(self, name: str) -> NDArray[Any]:
         return self._homes[name].tensor(name)
@@ -112,5 +120,14 @@ def open_folder(folder: Path) -> Parts:
     ends = dict.fromkeys((*id_list(generation.get("eos_token_id")), *id_list(raw.get("eos_token_id"))))
     config = model_config({**raw, "eos_token_id": list(ends)}, CONFIG)
     weights = open_weights(folder)
-    config = replace(config, dtype=told_dtype(raw) or stored_dtype(weights))
-    return Parts(config, weights, partial(folder_tokenizer, folder), generation, weights.close)
+    if config.quantization is None:
+        config = replace(config, dtype=told_dtype(raw) or stored_dtype(weights))
+        return Parts(config, weights, partial(folder_tokenizer, folder), generation, weights.close)
+    try:
+        found = find_matrices(weights, raw, CONFIG)
+        quantized = QuantizedWeights(weights, found)
+    except BaseException:
+        weights.close()
+        raise
+    config = replace(config, dtype=INTEGER_DTYPE if found.keeps_integers else told_dtype(raw) or stored_dtype(weights))
+    return Parts(config, quantized, partial(folder_tokenizer, folder), generation, weights.close)

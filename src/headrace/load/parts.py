@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from numpy.typing import NDArray
 
 from headrace.load.tokenizer import Tokenizer
-from headrace.ops.base import Blocks
+from headrace.ops.base import Part
 from headrace.words.config import ModelConfig
 
 
@@ -30,8 +30,9 @@ class Weights(Protocol):
 
     def get(self, name: str) -> NDArray[Any]: ...
 
-    def blocks(self, name: str) -> Blocks | None:
-        """A quantized matrix as it is stored; None if the tensor is none, or not kept row by row."""
+    def blocks(self, name: str) -> Part | None:
+        """A quantized matrix as it is stored, or one that is to be quantized; None if the tensor is neither, or is not
+        kept row by row."""
 
     def sample(self, name: str) -> bytes:
         """A few bytes of the tensor as it is stored, the same ones each time."""

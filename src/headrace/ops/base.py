@@ -39,11 +39,97 @@ class Blocks(NamedTuple):
     dequantize: Callable[[], Floats]
     """→ [rows, columns]"""
 
+    @property
+    def num_bytes(self) -> int:
+        """As bfloat16 where the kernels do not know the format."""
+        rows, columns = self.shape
+        form = BLOCK_FORMS.get(self.format)
+        return 2 * rows * columns if form is None else packed_bytes(self.shape, *form)
+
+
+BLOCK_FORMS = {
+    "Q4_0": (4, 32, True, False),
+    "Q4_1": (4, 32, True, True),
+    "Q5_0": (8, 32, False, True),
+    "Q5_1": (8, 32, True, True),
+    "Q8_0": (8, 32, False, True),
+    "Q4_K": (4, 32, True, False),
+    "Q5_K": (8, 32, True, False),
+    "Q6_K": (8, 16, False, False),
+}
+"""What the kernels make of a format of GGML: bits and length of a group, whether it has a minimum, and whether float16
+holds both."""
+
+
+class Integers(NamedTuple):
+    """Integers of a matrix [rows, columns] as a packed format has them, one or several in each little-endian word."""
+
+    data: NDArray[np.uint8]
+    """words, flat; may be a view of a mapped file"""
+    bits: int
+    """4: 0 to 15; 8: −128 to 127, two's complement if `is_signed`, else stored as 128 more"""
+    num_words: tuple[int, int]
+    """of rows and of columns"""
+    word_bytes: int = 4
+    is_turned: bool = False
+    """Words lie [columns, rows]."""
+    holds_rows: bool = False
+    """A word holds integers of consecutive rows, else of consecutive columns."""
+    is_signed: bool = False
+    places: tuple[int, ...] | None = None
+    """Where in a word each of its integers lies, 0 in the lowest bits, if not in order."""
+
+
+class Codes(NamedTuple):
+    """Rows of a matrix as integers in groups along a row: each value is scale × integer + minimum."""
+
+    integers: Integers
+    shape: tuple[int, int]
+    group: int
+    """A multiple of 16, or a whole row; the last of a row may be shorter."""
+    has_minimum: bool
+    is_half: bool
+    """Whether float16 holds scales and minimums."""
+    scales: Callable[[], tuple[Floats, Floats | None]]
+    """→ scales and, if there are any, minimums, [rows, groups]"""
+    dequantize: Callable[[], Floats]
+    """→ [rows, columns]"""
+
+    @property
+    def num_bytes(self) -> int:
+        length = 32 if self.group % 32 == 0 or self.group >= self.shape[1] else 16
+        return packed_bytes(self.shape, self.integers.bits, length, self.has_minimum, self.is_half)
+
+
+class Unrounded(NamedTuple):
+    """Rows of a matrix of numbers that is made one of integers, as `headrace.ops.rounding` says."""
+
+    bits: int
+    shape: tuple[int, int]
+    values: Callable[[], NDArray[Any]]
+    """→ [rows, columns] as stored"""
+    dequantize: Callable[[], Floats]
+    """→ [rows, columns], what the integers mean"""
+
+    @property
+    def num_bytes(self) -> int:
+        return packed_bytes(self.shape, self.bits, 32, self.bits == 4, True)
+
+
+Part = Blocks | Codes | Unrounded
+
+
+def packed_bytes(shape: tuple[int, int], bits: int, group: int, has_minimum: bool, is_half: bool) -> int:
+    """What the kernels' layout takes: 32 columns and rows at a time."""
+    rows, columns = (-(-size // 32) * 32 for size in shape)
+    per_group = (2 if has_minimum else 1) * (2 if is_half else 4)
+    return rows * columns * bits // 8 + rows * (columns // group) * per_group
+
 
 class QuantizedMatrix(NamedTuple):
-    """Blocks below one another, with the same number of columns."""
+    """Parts below one another, with the same number of columns."""
 
-    parts: tuple[Blocks, ...]
+    parts: tuple[Part, ...]
 
     @property
     def shape(self) -> tuple[int, int]:

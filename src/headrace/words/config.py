@@ -62,6 +62,8 @@ class ModelConfig:
     mlp_bias: bool = False
     dtype: str = "float32"
     """As stored: float32, float16 or bfloat16."""
+    quantization: str | None = None
+    """How its matrices are quantized, in the checkpoint's word."""
     eos_token_ids: tuple[int, ...] = ()
     bos_token_id: int | None = None
     raw: Mapping[str, Any] = field(default_factory=dict, repr=False)
@@ -97,6 +99,7 @@ class EngineConfig(SchedulingOptions):
     tokenizer: str | None = None
     revision: str | None = None
     dtype: str | None = None
+    quantization: str | None = None
     backend: str | None = None
     max_model_len: int | None = None
     max_num_seqs: int | None = None
@@ -152,6 +155,8 @@ class Resolved:
 
     model: str
     dtype: str
+    quantization: str | None
+    """What matrices are rounded to at load, None if they stay as they are stored."""
     backend: str
     block_size: int
     num_threads: int
@@ -177,7 +182,6 @@ ACCEPTED = {
     "trust_remote_code": False,
     "enforce_eager": None,
     "load_format": "auto",
-    "quantization": None,
     "swap_space": None,
     "cpu_offload_gb": 0,
     "disable_log_stats": None,
@@ -210,7 +214,7 @@ def engine_config(**options: Any) -> EngineConfig:
 def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Resolved:
     """Decides everything that was left open. Pure: same arguments, same answer. Raises ConfigError."""
     _check(asked, model)
-    dtype = _dtype(asked.dtype, model.dtype)
+    dtype = _dtype(asked, model.dtype)
     max_model_len = asked.max_model_len or model.max_position_embeddings
     max_num_seqs = asked.max_num_seqs or MAX_NUM_SEQS
     budget = asked.max_num_batched_tokens or max(MAX_NUM_BATCHED_TOKENS, max_num_seqs)
@@ -223,6 +227,7 @@ def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Reso
     return Resolved(
         model=asked.model,
         dtype=dtype,
+        quantization=_quantization(asked.quantization, model),
         backend=_backend(asked.backend, hardware),
         block_size=asked.block_size or BLOCK_SIZE,
         num_threads=asked.num_threads or hardware.num_cores,
@@ -241,8 +246,11 @@ def resolve(asked: EngineConfig, model: ModelConfig, hardware: Hardware) -> Reso
     )
 
 
+QUANTIZATIONS = {"int8": 8, "int4": 4}
+"""Bits of what matrices may be rounded to at load."""
 _CHOICES = {
     "dtype": (None, "auto", "float32", "bfloat16", "float16", "half", "float"),
+    "quantization": (None, *QUANTIZATIONS),
     "backend": (None, "auto", "cpu", "reference"),
     "kv_cache_dtype": ("auto", "bfloat16", "float32", "int8"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
@@ -311,9 +319,20 @@ def _backend(asked: str | None, hardware: Hardware) -> str:
     return str(asked)
 
 
-def _dtype(asked: str | None, stored: str) -> str:
-    """fp16 runs as fp32 on a CPU."""
-    name = stored if asked in (None, "auto") else asked
+def _quantization(asked: str | None, model: ModelConfig) -> str | None:
+    if asked is not None and model.quantization is not None:
+        raise ConfigError(
+            "quantization", f"the checkpoint is quantized already ({model.quantization}), got {asked!r}; leave it out"
+        )
+    return asked
+
+
+def _dtype(asked: EngineConfig, stored: str) -> str:
+    """fp16 runs as fp32 on a CPU. Integers are kept beside bfloat16 alone."""
+    if asked.dtype in (None, "auto"):
+        name = stored if asked.quantization is None else "bfloat16"
+    else:
+        name = str(asked.dtype)
     return "bfloat16" if name == "bfloat16" else "float32"
 
 

@@ -5,6 +5,7 @@ import numpy as np
 import pytest
 from tests.ops.native.machines import KINDS, assert_same_on_all, numbers, ops_of
 
+from headrace.ops.base import Integers
 from headrace.ops.bfloat16 import to_float32
 
 FORMATS = ["Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q4_K", "Q5_K", "Q6_K"]
@@ -27,6 +28,14 @@ def plain(name: str, raw: np.ndarray) -> np.ndarray:
 
 def pack(ops, *parts: tuple[str, np.ndarray], k: int, order=None):
     return ops.machine.pack_blocks([(raw.reshape(-1), name, len(raw), order) for name, raw in parts], k)
+
+
+def integers(codes: np.ndarray, bits: int) -> Integers:
+    """Row by row, in words of one byte or four."""
+    if bits == 8:
+        return Integers(codes.astype(np.int8).view(np.uint8).reshape(-1), 8, codes.shape, word_bytes=1, is_signed=True)
+    pairs = (codes[:, ::2] | codes[:, 1::2] << 4).astype(np.uint8)
+    return Integers(pairs.reshape(-1), 4, (len(codes), codes.shape[1] // 8))
 
 
 def assert_close(result: np.ndarray, x: np.ndarray, matrix: np.ndarray) -> None:
@@ -88,9 +97,8 @@ def test_codes_with_scales_and_minimums(bits, group, has_minimum):
     matrix = codes * np.repeat(scales.astype(np.float64), group, 1)
     matrix += 0 if minimums is None else np.repeat(minimums.astype(np.float64), group, 1)
     x = numbers("bfloat16", 9, k)
-    result = assert_same_on_all(
-        "bfloat16", lambda ops: ops.logits(x, ops.machine.pack_integers(codes.astype(np.int8), scales, minimums, bits))
-    )
+    part = (integers(codes, bits), scales, minimums, group, False)
+    result = assert_same_on_all("bfloat16", lambda ops: ops.logits(x, ops.machine.pack_codes([part], k)))
     assert_close(result, x, matrix)
 
 

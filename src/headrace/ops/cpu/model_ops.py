@@ -12,12 +12,12 @@ from headrace import _native
 from headrace.ops.base import Activation, Floats, Forward, Ints, QuantizedMatrix, StepInputs
 from headrace.ops.bfloat16 import as_dtype, to_float32
 from headrace.ops.cpu.lower import lower
+from headrace.ops.cpu.packing import pack_quantized
 from headrace.ops.cpu.program import Symbol, SymbolicIds, SymbolicStep
 from headrace.words import envs
 
 ITEMS = {"float32": np.float32, "bfloat16": np.uint16}
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
-BLOCK_FORMATS = frozenset(_native.block_formats())
 Array = NDArray[Any]
 
 
@@ -63,9 +63,8 @@ class ModelOps:
     def weight(self, array: Array | QuantizedMatrix) -> Any:
         """A matrix is packed; a vector stays an array, float32 whose values `dtype` can hold."""
         if isinstance(array, QuantizedMatrix):
-            if self.keeps_blocks and all(part.format in BLOCK_FORMATS for part in array.parts):
-                parts = [(part.data, part.format, part.shape[0], part.order) for part in array.parts]
-                return self.machine.pack_blocks(parts, array.shape[1])
+            if self.keeps_blocks and (packed := pack_quantized(self.machine, array)) is not None:
+                return packed
             array = array.dequantize()
         values = as_dtype(array, self.dtype)
         if values.ndim == 1:
