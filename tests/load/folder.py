@@ -14,6 +14,7 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from headrace.load.tokenizer import ALPHABET
 
 CODES = {np.dtype(np.float32): "F32", np.dtype(np.float16): "F16", np.dtype(np.uint16): "BF16"}
+CODES |= {np.dtype(np.int32): "I32", np.dtype(np.int64): "I64", np.dtype(np.int8): "I8", np.dtype("V1"): "F8_E4M3"}
 CONFIG = {
     "architectures": ["LlamaForCausalLM"],
     "vocab_size": 258,

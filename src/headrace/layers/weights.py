@@ -81,9 +81,8 @@ class Weights:
             self._tally.block_bytes += sum(part.num_bytes for part in quantized)
             return QuantizedMatrix(quantized)
         self._tally.num_parameters += sum(sizes) * num_inputs
-        return np.concatenate(
-            [self._source.get(name) if part is None else part.dequantize() for name, part in zip(found, parts, strict=True)]
-        )
+        pairs = zip(found, parts, strict=True)
+        return np.concatenate([self._source.get(name) if part is None else part.dequantize() for name, part in pairs])
 
     def stack(self, names: Iterable[str], sizes: Iterable[int], *rest: int) -> NDArray[Any]:
         """Tensors [size, *rest] below one another."""

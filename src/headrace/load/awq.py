@@ -1,4 +1,4 @@
-"""AWQ checkpoints, the layout called gemm: 4 bits, words along the outputs in an order of their own (arXiv 2306.00978)."""
+"""AWQ checkpoints, the layout called gemm: 4 bits, words along outputs in an order of their own (arXiv 2306.00978)."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def matrix(stored: Stored, name: str, group: int | None) -> Matrix:
     rows = words * PER_WORD
     group = min(group or columns, columns)
     if columns % group:
-        raise ModelError(stored.file, f"the matrix {brief(name)} has {columns} inputs, which groups of {group} do not divide")
+        raise ModelError(stored.file, f"the matrix {brief(name)} has {columns} inputs, which {group} does not divide")
     num_groups = columns // group
     weight = check(stored, f"{name}.qweight", ("I32",), (columns, words))
     zeros = check(stored, f"{name}.qzeros", ("I32",), (num_groups, words))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ FORMATS = {"pack-quantized": ("int", (4, 8)), "int-quantized": ("int", (8,)), "f
 MIXED = "mixed-precision"
 STRATEGIES = ("tensor", "channel", "group", "block")
 UNUSED = ("input_zero_point", "output_zero_point", "input_global_scale")
-SHAPE_TYPES = {"I64": np.dtype("<i8"), "I32": np.dtype("<i4")}
+SHAPE_TYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "I32": np.dtype("<i4")}
 MAX_SIZE = 2**31
 
 

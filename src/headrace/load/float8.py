@@ -52,7 +52,8 @@ def matrix(stored: Stored, name: str, block: tuple[int, int] | None) -> Matrix:
     if scale is None:
         raise ModelError(stored.file, f"the tensor {brief(name)} is {TYPE} and has no scale ({' or '.join(SCALES)})")
     if stored.dtype(scale) not in SCALE_TYPES:
-        raise ModelError(stored.file, f"the tensor {brief(scale)} is {stored.dtype(scale)}, not {' or '.join(SCALE_TYPES)}")
+        types = " or ".join(SCALE_TYPES)
+        raise ModelError(stored.file, f"the tensor {brief(scale)} is {stored.dtype(scale)} instead of {types}")
     spread = extents_of_scale(tuple(stored.shape(scale)), (rows, columns), block)
     if spread is None:
         raise ModelError(
@@ -64,7 +65,7 @@ def matrix(stored: Stored, name: str, block: tuple[int, int] | None) -> Matrix:
 def extents_of_scale(
     shape: tuple[int, ...], matrix: tuple[int, int], block: tuple[int, int] | None
 ) -> tuple[int, int] | None:
-    """Rows and columns that share a scale: all, a row, or a block; None for scales that are as many as none of these."""
+    """Rows and columns that share a scale: all, a row, or a block. None where as many scales are for none of these."""
     rows, columns = matrix
     if shape in ((), (1,), (1, 1)):
         return rows, columns

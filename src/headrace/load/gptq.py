@@ -33,8 +33,8 @@ class Scheme:
 
 
 def read(stored: Stored, told: Told) -> Found:
-    """qweight [in × bits / 32, out], qzeros [groups, out × bits / 32], scales [groups, out], perhaps g_idx [in] with the
-    group of each input. Raises ModelError."""
+    """qweight [in × bits / 32, out], qzeros [groups, out × bits / 32], scales [groups, out], perhaps g_idx [in] with
+    the group of each input. Raises ModelError."""
     scheme = Scheme(told)
     found = {f"{name}.weight": matrix(stored, name, scheme) for name in modules(stored, "qweight")}
     return Found(found)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace.ops.base import Codes, Floats, Integers, Ints
 from headrace.ops.bfloat16 import as_dtype
 
-WORDS = {1: np.uint8, 4: np.dtype("<u4")}
+WORDS: dict[int, np.dtype[Any]] = {1: np.dtype("u1"), 4: np.dtype("<u4")}
 
 
 def unpack(integers: Integers, shape: tuple[int, int]) -> NDArray[np.int16]:

@@ -23,16 +23,17 @@ def method_of(raw: Mapping[str, Any], file: str) -> str | None:
     if not told:
         return None
     name = told.get("quant_method") if isinstance(told, Mapping) else told
-    if not isinstance(told, Mapping) or name not in METHODS:
+    if not isinstance(told, Mapping) or not isinstance(name, str) or name not in METHODS:
         built = f"built are {listed(tuple(METHODS))}; use one of these, or a checkpoint that is not quantized"
         raise ModelError(file, f"is quantized by {brief(name)}, which is not built; {built}")
-    return str(name)
+    return name
 
 
 def find_matrices(stored: Stored, raw: Mapping[str, Any], file: str) -> Found:
     """Of a checkpoint that is quantized by a method that is built. ModelError names what does not fit."""
     told = Told(raw["quantization_config"], file)
-    found = METHODS[str(told.raw["quant_method"])](stored, told)
+    method = str(told.raw["quant_method"])
+    found = METHODS[method](stored, told)
     if not found.matrices:
-        raise ModelError(stored.file, f"holds no matrix as {told.raw['quant_method']} stores them, though {file} says so")
+        raise ModelError(stored.file, f"holds no matrix as {method} stores them, though {file} says so")
     return found

@@ -148,11 +148,12 @@ def check(stored: Stored, name: str, types: tuple[str, ...], *shapes: tuple[int,
     """The name of a tensor that is there with one of these types and shapes; ModelError otherwise."""
     if name not in stored.names():
         raise ModelError(stored.file, f"the tensor {brief(name)} is missing, which a quantized matrix needs")
-    if stored.dtype(name) not in types:
-        raise ModelError(stored.file, f"the tensor {brief(name)} is {stored.dtype(name)} instead of {' or '.join(types)}")
-    if tuple(stored.shape(name)) not in shapes:
-        wanted = " or ".join(str(list(shape)) for shape in shapes)
-        raise ModelError(stored.file, f"the tensor {brief(name)} has the shape {list(stored.shape(name))}, not {wanted}")
+    kind, shape = stored.dtype(name), tuple(stored.shape(name))
+    if kind not in types:
+        raise ModelError(stored.file, f"the tensor {brief(name)} is {kind} instead of {' or '.join(types)}")
+    if shape not in shapes:
+        wanted = " or ".join(str(list(each)) for each in shapes)
+        raise ModelError(stored.file, f"the tensor {brief(name)} has the shape {list(shape)}, not {wanted}")
     return name
 
 

@@ -1,4 +1,4 @@
-"""Numbers made integers of 4 or 8 bits in groups of 32 along a row: what the kernels do at load, in numpy, to the bit."""
+"""Numbers made integers of 4 or 8 bits in groups of 32 along a row: what kernels do at load, in numpy, to the bit."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ MOST = np.float32(65504)
 def rounded(values: NDArray[Any], bits: int) -> tuple[Floats, Floats, Floats]:
     """[n, k] → integers, scales and minimums of each group of 32, [n, groups, 32] and twice [n, groups, 1].
 
-    8 bits: −127 to 127, the largest magnitude divided by 127 is the scale, there is no minimum. 4 bits: 0 to 15 from the
-    least number to the largest; then scale and minimum are fitted by least squares to the integers, and these rounded
-    anew, four times; what has the least squared error is kept, the earliest among equals. Scales and minimums are
-    float16. A last group that is not whole is filled with the row's last number.
+    8 bits: −127 to 127, the largest magnitude divided by 127 is the scale, there is no minimum. 4 bits: 0 to 15 from
+    the least number to the largest; then scale and minimum are fitted by least squares to the integers, and these
+    rounded anew, four times; what has the least squared error is kept, the earliest among equals. Scales and minimums
+    are float16. A last group that is not whole is filled with the row's last number.
     """
     wide = as_dtype(values, "float32")
     groups = np.pad(wide, ((0, 0), (0, -wide.shape[1] % GROUP)), mode="edge").reshape(len(wide), -1, GROUP)
@@ -66,15 +66,15 @@ def _best_4_bits(x: Floats) -> tuple[Floats, Floats, Floats]:
     low = x.min(-1, keepdims=True)
     scales, minimums = as_half((x.max(-1, keepdims=True) - low) / np.float32(15)), as_half(low)
     codes = _codes(x, scales, minimums)
-    best, least = (codes, scales, minimums), _squared_error(x, codes, scales, minimums)
+    best, least = [codes, scales, minimums], _squared_error(x, codes, scales, minimums)
     for _ in range(NUM_FITS):
         scales, minimums = _fit(x, codes, scales, minimums)
         codes = _codes(x, scales, minimums)
         error = _squared_error(x, codes, scales, minimums)
         is_better = error < least
         least = np.where(is_better, error, least)
-        best = tuple(np.where(is_better, new, old) for new, old in zip((codes, scales, minimums), best, strict=True))
-    return best
+        best = [np.where(is_better, new, old) for new, old in zip((codes, scales, minimums), best, strict=True)]
+    return best[0], best[1], best[2]
 
 
 def _codes(x: Floats, scales: Floats, minimums: Floats) -> Floats:

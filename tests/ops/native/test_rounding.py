@@ -106,7 +106,8 @@ def test_a_source_rounds_matrices_and_leaves_the_rest():
     source = RoundedWeights(Source(norm=np.ones(64, np.float32), matrix=matrix(32, 64, "bfloat16")), 8)
     assert source.blocks("norm") is None and np.array_equal(source.get("norm"), np.ones(64))
     assert source.get("matrix").dtype == np.uint16
-    assert np.array_equal(source.blocks("matrix").dequantize(), rounded_values(as_dtype(source.get("matrix"), "float32"), 8))
+    wanted = rounded_values(as_dtype(source.get("matrix"), "float32"), 8)
+    assert np.array_equal(source.blocks("matrix").dequantize(), wanted)
 
 
 @pytest.mark.parametrize("name", BLOCK_FORMS)

@@ -1,0 +1,125 @@
+"""Packed formats that are not built, and folders that lie about theirs: refused in one line with file and cause."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.load import folder as f
+
+from headrace.load.checkpoint import open_checkpoint
+from headrace.words.errors import ModelError
+
+CONFIG, FILE = "config.json: quantization_config", "model.safetensors: "
+AWQ = {"quant_method": "awq", "bits": 4, "group_size": 16, "version": "gemm"}
+GPTQ = {"quant_method": "gptq", "bits": 4, "group_size": 16}
+WEIGHTS = {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 16, "symmetric": True}
+FP8 = {"quant_method": "fp8", "weight_block_size": [4, 4]}
+I32, I8, E4M3 = np.int32, np.int8, np.dtype("V1")
+
+
+def packed_config(weights: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
+    groups = {"group_0": {"targets": ["Linear"], "weights": {**WEIGHTS, **(weights or {})}}}
+    return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups, **changes}
+
+
+def awq(**changes: Any) -> dict[str, np.ndarray | None]:
+    """[16 outputs, 32 inputs]"""
+    made = {"qweight": np.zeros((32, 2), I32), "qzeros": np.zeros((2, 2), I32), "scales": np.ones((2, 16), np.float16)}
+    return {f"q.{name}": array for name, array in {**made, **changes}.items()}
+
+
+def gptq(**changes: Any) -> dict[str, np.ndarray | None]:
+    made = {"qweight": np.zeros((4, 16), I32), "qzeros": np.zeros((2, 2), I32), "scales": np.ones((2, 16), np.float16)}
+    return {f"q.{name}": array for name, array in {**made, **changes}.items()}
+
+
+def packed(**changes: Any) -> dict[str, np.ndarray | None]:
+    made = {
+        "weight_packed": np.zeros((16, 4), I32),
+        "weight_shape": np.array([16, 32]),
+        "weight_scale": np.ones((16, 2), np.float16),
+    }
+    return {f"q.{name}": array for name, array in {**made, **changes}.items()}
+
+
+def fp8(**changes: Any) -> dict[str, np.ndarray | None]:
+    made = {"weight": np.zeros((8, 8), E4M3), "weight_scale_inv": np.ones((2, 2), np.float32)}
+    return {f"q.{name}": array for name, array in {**made, **changes}.items()}
+
+
+CASES: dict[str, tuple[Any, dict[str, np.ndarray | None], str]] = {
+    "a text": ("awq", awq(), "config.json: is quantized by 'awq', which is not built"),
+    "no method": ({"bits": 4}, awq(), "config.json: is quantized by None, which is not built; built are awq, gptq"),
+    "another method": ({"quant_method": "bitsandbytes"}, awq(), "is quantized by 'bitsandbytes', which is not built"),
+    "a method that is a list": ({"quant_method": ["awq"]}, awq(), "is quantized by ['awq'], which is not built"),
+    "awq of 3 bits": ({**AWQ, "bits": 3}, awq(), f"{CONFIG} has bits 3; built is 4"),
+    "awq of true bits": ({**GPTQ, "bits": True}, gptq(), f"{CONFIG} has bits True; built are 4, 8"),
+    "awq for vectors": ({**AWQ, "version": "gemv"}, awq(), f"{CONFIG} has version 'gemv'; built are gemm"),
+    "a group of nothing": ({**AWQ, "group_size": 0}, awq(), f"{CONFIG} has group_size 0 instead of a positive whole"),
+    "no group": ({**AWQ, "group_size": None}, awq(), f"{CONFIG} has group_size None instead of a positive"),
+    "groups that do not divide": (
+        {**AWQ, "group_size": 24}, awq(), f"{FILE}the matrix 'q' has 32 inputs, which 24 does not divide"
+    ),
+    "no zeros": (AWQ, awq(qzeros=None), f"{FILE}the tensor 'q.qzeros' is missing, which a quantized matrix needs"),
+    "too few scales": (
+        AWQ, awq(scales=np.ones((1, 16), np.float16)), f"{FILE}the tensor 'q.scales' has the shape [1, 16], not [2, 16]"
+    ),
+    "scales of integers": (AWQ, awq(scales=np.ones((2, 16), I32)), "'q.scales' is I32 instead of F16 or BF16"),
+    "integers that are numbers": (AWQ, awq(qweight=np.ones((32, 2), np.float32)), "'q.qweight' is F32 instead of I32"),
+    "integers in a row": (AWQ, awq(qweight=np.zeros(64, I32)), "'q.qweight' has the shape [64], and is no matrix"),
+    "no integers": (AWQ, awq(qweight=np.zeros((0, 2), I32)), "'q.qweight' has the shape [0, 2], and is no matrix"),
+    "nothing quantized": (AWQ, {}, f"{FILE}holds no matrix as awq stores them, though config.json says so"),
+    "a matrix twice": (AWQ, {**awq(), "q.weight": np.ones((16, 32), np.float16)}, f"{FILE}holds 'q.weight' twice"),
+    "gptq of 2 bits": ({**GPTQ, "bits": 2}, gptq(), f"{CONFIG} has bits 2; built are 4, 8"),
+    "gptq for one kernel": ({**GPTQ, "checkpoint_format": "marlin"}, gptq(), "checkpoint_format 'marlin'; built"),
+    "gptq in part": ({**GPTQ, "dynamic": {"+:.*down.*": {"bits": 8}}}, gptq(), "has settings of their own for some"),
+    "dynamic that is a list": ({**GPTQ, "dynamic": [1]}, gptq(), f"{CONFIG} has dynamic [1] instead of an object"),
+    "gptq of 12 outputs": (GPTQ, gptq(qweight=np.zeros((4, 12), I32)), "'q' has 12 outputs, which 8 does not divide"),
+    "a group that is not there": (GPTQ, gptq(g_idx=np.full(32, 2, I32)), "'q.g_idx' names a group that does not exist"),
+    "an order that is too short": (GPTQ, gptq(g_idx=np.zeros(31, I32)), "'q.g_idx' has the shape [31], not [32]"),
+    "another format": (packed_config(format="nvfp4-pack-quantized"), packed(), "'nvfp4-pack-quantized'; built are"),
+    "no groups": (packed_config(config_groups={}), packed(), f"{CONFIG} names no config_groups"),
+    "a group that is a list": (packed_config(config_groups={"g": [1]}), packed(), "has config_groups whose 'g' is no"),
+    "packed of 3 bits": (packed_config({"num_bits": 3}), packed(), f"{CONFIG} has num_bits 3; built are 4, 8"),
+    "packed floats": (packed_config({"type": "float"}), packed(), f"{CONFIG} has type 'float'; built is int"),
+    "another strategy": (packed_config({"strategy": "token"}), packed(), "has strategy 'token'; built are"),
+    "integers in blocks": (packed_config({"strategy": "block"}), packed(), "integers with the strategy 'block'"),
+    "sparse": (packed_config(sparsity_config={"format": "sparse-24-bitmask"}), packed(), "matrices are sparse"),
+    "turned": (packed_config(transform_config={"config_groups": {"a": {}}}), packed(), "transforms activations"),
+    "not compressed": (packed_config(quantization_status="frozen"), packed(), "has quantization_status 'frozen'"),
+    "another shape": (packed_config(), packed(weight_shape=np.array([16, 64])), "does not hold [16, 64] as"),
+    "a negative shape": (packed_config(), packed(weight_shape=np.array([16, -32])), "does not hold [16, -32]"),
+    "no shape": (packed_config(), packed(weight_shape=None), "the tensor 'q.weight_shape' is missing"),
+    "scales of other groups": (packed_config(), packed(weight_scale=np.ones((16, 3), np.float16)), "the shape [16, 3]"),
+    "zeros that do not fit": (packed_config(), packed(weight_zero_point=np.zeros((16, 2), I32)), "[16, 2], not [2, 2]"),
+    "float8 without a scale": (FP8, fp8(weight_scale_inv=None), "'q.weight' is F8_E4M3 and has no scale"),
+    "float8 with few scales": (FP8, fp8(weight_scale_inv=np.ones((2, 1), np.float32)), "[2, 1], which does not fit"),
+    "float8 with integer scales": (FP8, fp8(weight_scale_inv=np.ones((2, 2), I32)), "is I32 instead of F16 or BF16"),
+    "float8 of the other kind": ({**FP8, "fmt": "e5m2"}, fp8(), f"{CONFIG} has fmt 'e5m2'; built are e4m3"),
+    "blocks of nothing": ({**FP8, "weight_block_size": [0, 4]}, fp8(), f"{CONFIG} has blocks of [0, 4] instead of two"),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, case):
+    told, tensors, words = CASES[case]
+    given = {name: array for name, array in tensors.items() if array is not None}
+    f.write(tmp_path, config__json={**f.CONFIG, "quantization_config": told}, model__safetensors=f.safetensors(given))
+    with pytest.raises(ModelError) as caught:
+        open_checkpoint(str(tmp_path))
+    message = str(caught.value)
+    assert words in message and "\n" not in message and len(message) < 350
+    assert str(tmp_path) not in message
+
+
+@pytest.mark.parametrize(
+    ("told", "tensors"), [(AWQ, awq()), (GPTQ, gptq()), (packed_config(), packed()), (FP8, fp8())]
+)
+def test_the_same_without_the_fault_is_read(tmp_path, told, tensors):
+    f.write(tmp_path, config__json={**f.CONFIG, "quantization_config": told}, model__safetensors=f.safetensors(tensors))
+    with open_checkpoint(str(tmp_path)) as checkpoint:
+        assert list(checkpoint.weights.names()) == ["q.weight"]
+        assert checkpoint.weights.get("q.weight").shape == checkpoint.weights.shape("q.weight")
+        assert checkpoint.config.quantization == told["quant_method"]
