@@ -31,13 +31,15 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "in blocks of 32": {"block_size": 32},
     "in blocks of 4": {"block_size": 4},
 }
-WEIGHTS: dict[str, dict[str, Any]] = {
-    "int4": {},
+TINY: dict[str, dict[str, Any]] = {
     "tiny bf16": {"dtype": "bfloat16"},
     "tiny fp32": {"dtype": "float32"},
     "tiny bf16, int8 cache": {"dtype": "bfloat16", "kv_cache_dtype": "int8"},
     "tiny fp32, int8 cache": {"dtype": "float32", "kv_cache_dtype": "int8"},
+    "tiny int8": {"quantization": "int8"},
+    "tiny int4": {"quantization": "int4"},
 }
+WEIGHTS: dict[str, dict[str, Any]] = {"blocks of int4": {}, **TINY}
 
 
 def bits(output: CompletionOutput) -> tuple[Any, ...]:
@@ -51,12 +53,12 @@ class Work:
 
     def __init__(self, kind: str, folder: Path) -> None:
         self.options = {**WEIGHTS[kind], **LIMITS}
-        self.model = "smollm2-135m" if kind == "int4" else str(tiny.write(folder / kind.replace(" ", "-")))
+        self.model = str(tiny.write(folder / kind.replace(" ", "-"))) if kind in TINY else "smollm2-135m"
         self.prompts = [PROMPTS[i][:40] for i in range(NUM_CASES)]
         self.params = [
             SamplingParams(
                 temperature=0.9 * (i % 2), top_p=0.95, top_k=40, seed=i, max_tokens=MAX_TOKENS, logprobs=3,
-                repetition_penalty=1.1 if i % 3 == 0 else 1.0, ignore_eos=kind != "int4",
+                repetition_penalty=1.1 if i % 3 == 0 else 1.0, ignore_eos=kind in TINY,
             )
             for i in range(NUM_CASES)
         ]  # fmt: skip
@@ -88,7 +90,7 @@ def test_every_bit_is_what_it_is_alone(work, variant):
     assert num_preemptions >= (3 if variant.startswith("preempted") else 0)
 
 
-@pytest.mark.parametrize("kind", [kind for kind in WEIGHTS if kind.startswith("tiny")])
+@pytest.mark.parametrize("kind", TINY)
 def test_every_instruction_set_gives_the_same_bits(kind, tmp_path, monkeypatch):
     from headrace import _native
 

@@ -60,7 +60,7 @@ class CountedWeights:
     def blocks(self, name: str) -> Any:
         found = self._source.blocks(name)
         if found is not None:
-            self._count(found.num_bytes)
+            self._count(found.stored_bytes)
         return found
 
     def _count(self, num_bytes: int) -> None:

@@ -40,8 +40,12 @@ class Blocks(NamedTuple):
     """→ [rows, columns]"""
 
     @property
+    def stored_bytes(self) -> int:
+        return self.data.nbytes
+
+    @property
     def num_bytes(self) -> int:
-        """As bfloat16 where the kernels do not know the format."""
+        """In the kernels' layout; as bfloat16 where the kernels do not know the format."""
         rows, columns = self.shape
         form = BLOCK_FORMS.get(self.format)
         return 2 * rows * columns if form is None else packed_bytes(self.shape, *form)
@@ -96,7 +100,13 @@ class Codes(NamedTuple):
     """→ [rows, columns]"""
 
     @property
+    def stored_bytes(self) -> int:
+        """Of the integers alone."""
+        return self.integers.data.nbytes
+
+    @property
     def num_bytes(self) -> int:
+        """In the kernels' layout."""
         length = 32 if self.group % 32 == 0 or self.group >= self.shape[1] else 16
         return packed_bytes(self.shape, self.integers.bits, length, self.has_minimum, self.is_half)
 
@@ -113,6 +123,7 @@ class Unrounded(NamedTuple):
 
     @property
     def num_bytes(self) -> int:
+        """In the kernels' layout."""
         return packed_bytes(self.shape, self.bits, 32, self.bits == 4, True)
 
 
