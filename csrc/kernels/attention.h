@@ -386,13 +386,11 @@ struct TiledAttention {
   // out [count][stride] = rows · tiles, as many rows at once as the dot product takes.
   template <class Tiles>
   void product(i64 count, const Value* a, i64 lda, const Tiles& tiles, i64 num_tiles, float* out, i64 stride) {
-    alignas(64) float panel[Dot::kMaxRows * kColumns];
     Ahead ahead;
     for (i64 r = 0; r < count; r += Dot::kMaxRows) {
       const i64 rows = count - r < Dot::kMaxRows ? count - r : Dot::kMaxRows;
-      Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, ahead, panel);
-      for (i64 i = 0; i < rows; i++)
-        for (i64 c = 0; c < kColumns; c += 16) store(out + (r + i) * stride + c, load(panel + i * kColumns + c));
+      Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, ahead,
+                 [&](i64 i, int c, F16 x) { store(out + (r + i) * stride + c * 16, x); });
     }
   }
 

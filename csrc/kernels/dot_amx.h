@@ -52,11 +52,12 @@ struct AmxDot {
     return {room, 64};
   }
 
-  template <class Tiles>
-  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
+  template <class Tiles, class Put>
+  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
     configure(num_rows);
     const bool is_tall = num_rows > 16;
     alignas(64) u16 room[2][512];
+    alignas(64) float out[kMaxRows * kColumns];
     _tile_zero(0);
     _tile_zero(1);
     if (is_tall) {
@@ -83,6 +84,8 @@ struct AmxDot {
       _tile_stored(2, out + 16 * 32, 128);
       _tile_stored(3, out + 16 * 32 + 16, 128);
     }
+    for (int r = 0; r < num_rows; r++)
+      for (int c = 0; c < 2; c++) put(r, c, load(out + r * kColumns + c * 16));
   }
 
  private:

@@ -19,10 +19,7 @@ struct ChainDot {
     return _mm256_shufflehi_epi16(_mm256_shufflelo_epi16(words, Order), Order);
   }
   static void put(u16* to, F16 x) {
-    u16 rounded[16];
-    store_bf16(rounded, x);
-    auto* at = reinterpret_cast<__m256i*>(to);
-    _mm256_storeu_si256(at, shuffled<_MM_SHUFFLE(1, 3, 0, 2)>(_mm256_loadu_si256(reinterpret_cast<__m256i*>(rounded))));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(to), shuffled<_MM_SHUFFLE(1, 3, 0, 2)>(to_bf16(x)));
   }
   static F16 get(const u16* from) {
     const __m256i words = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from));
@@ -57,8 +54,8 @@ struct ChainDot {
     }
   }
 
-  template <int R, class Tiles>
-  static void rows(const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
+  template <int R, class Tiles, class Put>
+  static void rows(const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
     F16 total[R][2];
     __m512 chain[2][R][2];  // over the even k of a tile, and over the odd ones
     const __m512 zero = _mm512_setzero_ps();
@@ -90,13 +87,13 @@ struct ChainDot {
       }
     }
     for (int r = 0; r < R; r++)
-      for (int c = 0; c < 2; c++) store(out + r * 32 + c * 16, total[r][c]);
+      for (int c = 0; c < 2; c++) put(r, c, total[r][c]);
   }
 
-  // out [num_rows][32] = A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows.
-  template <class Tiles>
-  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
-    by_number_of_rows<ChainDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, out);
+  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, c, sums) takes 16 columns, those of half c, of row r.
+  template <class Tiles, class Put>
+  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
+    by_number_of_rows<ChainDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, put);
   }
 };
 

@@ -21,8 +21,8 @@ struct FmaDot {
 
   static F16 get(const float* from) { return load(from); }  // what `put` has left
 
-  template <int R, int C, class Tiles>
-  static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out, int first_half) {
+  template <int R, int C, class Tiles, class Put>
+  static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, int first_half, const Put& put) {
     F16 total[R][C], even[R][C], odd[R][C];
     for (int r = 0; r < R; r++)
       for (int c = 0; c < C; c++) total[r][c] = even[r][c] = odd[r][c] = set(0.0f);
@@ -49,18 +49,18 @@ struct FmaDot {
       }
     }
     for (int r = 0; r < R; r++)
-      for (int c = 0; c < C; c++) store(out + r * 32 + (first_half + c) * 16, total[r][c]);
+      for (int c = 0; c < C; c++) put(r, first_half + c, total[r][c]);
   }
 
-  template <int R, class Tiles>
-  static void rows(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
-    for (int half = 0; half < 2; half += kHalves) block<R, kHalves>(a, lda, b, num_tiles, ahead, out, half);
+  template <int R, class Tiles, class Put>
+  static void rows(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
+    for (int half = 0; half < 2; half += kHalves) block<R, kHalves>(a, lda, b, num_tiles, ahead, half, put);
   }
 
-  // out [num_rows][32] = A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows.
-  template <class Tiles>
-  static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, float* out) {
-    by_number_of_rows<FmaDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, out);
+  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, c, sums) takes 16 columns, those of half c, of row r.
+  template <class Tiles, class Put>
+  static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
+    by_number_of_rows<FmaDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, put);
   }
 };
 

@@ -22,15 +22,6 @@ void widen_rows(const View& x, i64 first, i64 count, i64 k, i64 k_padded, typena
   }
 }
 
-template <class T>
-void write_columns(const float* sums, const float* bias, T* to, i64 count) {
-  by_sixteen(count, [&](i64 i, i64 n) {
-    F16 x = load(sums + i);
-    if (bias) x = add(x, load_up_to(bias + i, n));
-    store_up_to(to + i, x, n);
-  });
-}
-
 // Rows of x as the kernel takes them, and for integers with a minimum the sums of their groups.
 template <class Dot>
 struct Rows {
@@ -72,23 +63,40 @@ void look_ahead(Ahead& ahead, const PackedWeight& w, const Segment& s, i64 num_r
   if (ahead.at < behind) ahead.at = behind;
 }
 
-// sums [count][32] (+)= rows times a segment, which is summed by itself. `tiles_of(r)` are its tiles for the rows from r on.
-template <class Dot, class TilesOf>
-void rows_times_segment(const Rows<Dot>& x, const Segment& s, Ahead& ahead, float* sums, TilesOf tiles_of) {
-  alignas(64) float part[Dot::kMaxRows * kColumns];
+// Where a segment's sums go: to those of the segments before, and after the last segment to y.
+template <class T>
+struct Columns {
+  T* y;  // the first row's
+  i64 stride, count;
+  const float* bias;  // or null
+  float* sums;        // [rows][32]
+  bool is_first, is_last;
+
+  HEADRACE_INLINE void put(i64 r, int c, F16 x) const {
+    float* sum = sums + r * kColumns + c * 16;
+    if (!is_first) x = add(load(sum), x);
+    if (!is_last) return store(sum, x);
+    const i64 left = count - c * 16, n = left < 16 ? left : 16;
+    if (n <= 0) return;
+    if (bias) x = add(x, load_up_to(bias + c * 16, n));
+    store_up_to(y + r * stride + c * 16, x, n);
+  }
+};
+
+// Rows times a segment, which is summed by itself. `tiles_of(r)` are its tiles for the rows from r on.
+template <class Dot, class T, class TilesOf>
+void rows_times_segment(const Rows<Dot>& x, const Segment& s, Ahead& ahead, const Columns<T>& to, TilesOf tiles_of) {
   for (i64 r = 0; r < x.count; r += Dot::kMaxRows) {
     const int rows = static_cast<int>(x.count - r < Dot::kMaxRows ? x.count - r : Dot::kMaxRows);
-    float* total = sums + r * kColumns;
-    Dot::panel(rows, x.values + r * x.stride + s.first * kTileK, x.stride, tiles_of(r), s.count, ahead, s.first ? part : total);
-    if (s.first == 0) continue;
-    for (i64 i = 0; i < rows * kColumns; i += 16) store(total + i, add(load(total + i), load(part + i)));
+    Dot::panel(rows, x.values + r * x.stride + s.first * kTileK, x.stride, tiles_of(r), s.count, ahead,
+               [&, r](i64 i, int c, F16 sum) { to.put(r + i, c, sum); });
   }
 }
 
 // `room` holds a segment's integers as bf16, where there are rows enough to write them out for.
-template <class Dot>
-void multiply_segment(const PackedWeight& w, const Segment& s, const Rows<Dot>& x, u16* room, Ahead& ahead, float* sums) {
-  auto run = [&](auto tiles_of) { rows_times_segment<Dot>(x, s, ahead, sums, tiles_of); };
+template <class Dot, class T>
+void multiply_segment(const PackedWeight& w, const Segment& s, const Rows<Dot>& x, u16* room, Ahead& ahead, const Columns<T>& to) {
+  auto run = [&](auto tiles_of) { rows_times_segment<Dot>(x, s, ahead, to, tiles_of); };
   if (w.bits == 0) return run([&](i64) { return DenseTiles{reinterpret_cast<const u16*>(bytes_of(w, s))}; });
   if constexpr (std::is_same_v<Dot, typename Dot::Integers>) {
     auto sums_of = [&](i64 r) { return x.sums + r * (w.k_padded / w.group); };
@@ -102,22 +110,19 @@ void multiply_segment(const PackedWeight& w, const Segment& s, const Rows<Dot>& 
   }
 }
 
-template <class Dot>
+template <class Dot, class T>
 void columns_times_rows(const Linear& op, i64 column_block, const Rows<Dot>& x, u16* room, Ahead& ahead) {
   constexpr i64 kSegment = kSegmentK / kTileK;
   const PackedWeight& w = *op.weight;
   const i64 column = column_block * kColumns, num_tiles = w.k_padded / kTileK;
-  const i64 count = w.n - column < kColumns ? w.n - column : kColumns;
   alignas(64) float sums[kRowsPerBlock * kColumns];
+  Columns<T> to{op.y.row<T>(x.first) + column, op.y.stride, w.n - column, op.bias ? op.bias + column : nullptr, sums, true, false};
   for (i64 first = 0; first < num_tiles; first += kSegment) {
     const Segment segment{column_block, first, num_tiles - first < kSegment ? num_tiles - first : kSegment};
+    to.is_first = first == 0;
+    to.is_last = first + kSegment >= num_tiles;
     look_ahead<Dot>(ahead, w, segment, x.count);
-    multiply_segment<Dot>(w, segment, x, room, ahead, sums);
-  }
-  const float* bias = op.bias ? op.bias + column : nullptr;
-  for (i64 r = 0; r < x.count; r++) {
-    if (op.y.type == Type::f32) write_columns(sums + r * kColumns, bias, op.y.row<float>(x.first + r) + column, count);
-    else write_columns(sums + r * kColumns, bias, op.y.row<u16>(x.first + r) + column, count);
+    multiply_segment<Dot>(w, segment, x, room, ahead, to);
   }
 }
 
@@ -169,7 +174,9 @@ void linear_bf16(const Linear& op, Team& team) {
     widened = block;
     const i64 end = last - block * column_blocks;
     ahead.end = w.data.as<char>() + (end < column_blocks ? end : column_blocks) * column_bytes;
-    columns_times_rows<Dot>(op, task % column_blocks, Rows<Dot>{a, stride, sums, first_row, num_rows}, room, ahead);
+    const Rows<Dot> rows{a, stride, sums, first_row, num_rows};
+    if (op.y.type == Type::f32) columns_times_rows<Dot, float>(op, task % column_blocks, rows, room, ahead);
+    else columns_times_rows<Dot, u16>(op, task % column_blocks, rows, room, ahead);
   });
   Dot::leave();
 }

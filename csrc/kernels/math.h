@@ -4,7 +4,7 @@
 namespace headrace::HEADRACE_NS {
 
 // e^x for −87 ≤ x ≤ 87.
-inline F16 exp_inside(F16 x) {
+HEADRACE_INLINE F16 exp_inside(F16 x) {
   const F16 scale = rint(mul(x, set(1.4426950408889634f)));
   F16 r = sub(x, mul(scale, set(0.693115234375f)));
   r = sub(r, mul(scale, set(3.194618329871446e-05f)));
@@ -20,7 +20,7 @@ inline F16 exp_inside(F16 x) {
 }
 
 // e^x, x first brought to [−87, 87]; NaN stays NaN.
-inline F16 exp(F16 x) { return exp_inside(min(set(87.0f), max(set(-87.0f), x))); }
+HEADRACE_INLINE F16 exp(F16 x) { return exp_inside(min(set(87.0f), max(set(-87.0f), x))); }
 
 // Natural logarithm of positive, normal, finite numbers.
 inline F16 log(F16 x) {
@@ -69,7 +69,7 @@ inline F16 erf(F16 x) {
   return if_greater(set(0.0f), x, negate(y), y);
 }
 
-inline F16 silu(F16 x) { return div(x, add(set(1.0f), exp(negate(x)))); }
+HEADRACE_INLINE F16 silu(F16 x) { return div(x, add(set(1.0f), exp(negate(x)))); }
 inline F16 gelu(F16 x) {
   return mul(mul(x, set(0.5f)), add(set(1.0f), erf(mul(x, set(0.70710678118654752f)))));
 }

@@ -89,15 +89,21 @@ inline float sum(F16 a) {
 }
 inline float largest(F16 a) { return _mm512_reduce_max_ps(a.v); }
 
-inline void store_bf16(u16* p, F16 a) {
+#if defined(__AVX512BF16__)
+// Takes what is denormal for 0, as all arithmetic here does.
+inline __m256i to_bf16(F16 a) { return reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(a.v)); }
+#else
+inline __m256i to_bf16(F16 a) {
   const __m512i bits = _mm512_castps_si512(a.v);
   const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(bits, 16), _mm512_set1_epi32(1));
   const __m512i rounded = _mm512_add_epi32(bits, _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff)));
   const __m512i quiet = _mm512_or_si512(bits, _mm512_set1_epi32(0x400000));
   const __mmask16 is_nan = _mm512_cmp_ps_mask(a.v, a.v, _CMP_UNORD_Q);
   const __m512i high = _mm512_srli_epi32(_mm512_mask_mov_epi32(rounded, is_nan, quiet), 16);
-  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtepi32_epi16(high));
+  return _mm512_cvtepi32_epi16(high);
 }
+#endif
+inline void store_bf16(u16* p, F16 a) { _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), to_bf16(a)); }
 // In assembly, so that the compiler leaves prefetches spread among the products as they are written.
 HEADRACE_INLINE void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
 HEADRACE_INLINE void prefetch_far(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }

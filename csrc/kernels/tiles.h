@@ -92,11 +92,11 @@ inline F16 join(const Tiles& b, F16 total, F16 sum, i64 k, int h, int c, i64 row
 }
 
 // Dot::rows<R> for as many rows as there are, up to R.
-template <class Dot, int R, class Tiles>
+template <class Dot, int R, class Tiles, class Put>
 void by_number_of_rows(int num_rows, const typename Dot::Value* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead,
-                       float* out) {
-  if (num_rows == R) return Dot::template rows<R>(a, lda, b, num_tiles, ahead, out);
-  if constexpr (R > 1) by_number_of_rows<Dot, R - 1>(num_rows, a, lda, b, num_tiles, ahead, out);
+                       const Put& put) {
+  if (num_rows == R) return Dot::template rows<R>(a, lda, b, num_tiles, ahead, put);
+  if constexpr (R > 1) by_number_of_rows<Dot, R - 1>(num_rows, a, lda, b, num_tiles, ahead, put);
 }
 
 // Two vectors whose values bf16 holds exactly, as it, side by side.
