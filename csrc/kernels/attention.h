@@ -5,115 +5,8 @@
 // position 0, each with its own (max, sum, accumulator), merged in order. A masked key has weight 0, whether it is
 // computed for a neighbour's sake or not; sums end with + 0 so that −0 cannot tell.
 #pragma once
-#include <type_traits>
 
 namespace headrace::HEADRACE_NS {
-
-constexpr i64 kRows = 32;
-constexpr i64 kGroup = kTileK;  // keys per tile
-constexpr i64 kGroups = kPartition / kGroup;
-constexpr i64 kMaxDim = 512;
-constexpr float kLeastPeak = 0x1p-100f;  // a vector that is nowhere larger is held as zeros: no scale is denormal
-
-inline i64 key_index(i64 key, i64 column, i64 dim, bool is_chained) {
-  const i64 d = place_of(column, is_chained);
-  return key / 16 * 16 * dim + d / 32 * 512 + d % 32 / 2 * 32 + key % 16 * 2 + d % 2;
-}
-inline i64 value_index(i64 number, i64 d, i64 dim, i64 unit, bool is_chained) {
-  const i64 key = place_of(number, is_chained);
-  return key / unit * unit * dim + d / 16 * unit * 16 + key % unit / 2 * 32 + d % 16 * 2 + key % 2;
-}
-
-template <class T>
-T* page(const Cache& cache, const HugeBuffer& buffer, i64 block, i64 head) {
-  return buffer.as<T>() + block * cache.page_values() + head * cache.block_size * cache.dim_padded;
-}
-
-// Pads with zeros up to dim_padded: what lay there before is not to be multiplied.
-template <class T>
-void write_token(const Cache& cache, i64 slot, i64 head, const T* k, const T* v) {
-  const i64 block = slot / cache.block_size, key = slot % cache.block_size, dim = cache.dim_padded;
-  T *keys = page<T>(cache, cache.keys, block, head), *values = page<T>(cache, cache.values, block, head);
-  for (i64 d = 0; d < dim; d++) {
-    const bool is_pad = d >= cache.dim;
-    keys[cache.unit ? key_index(key, d, dim, cache.is_chained) : key * dim + d] = is_pad ? T{0} : k[d];
-    values[cache.unit ? value_index(key, d, dim, cache.unit, cache.is_chained) : key * dim + d] = is_pad ? T{0} : v[d];
-  }
-}
-
-// x [dim] → whole numbers of −127 to 127, zeros up to dim_padded, and what they are multiplied by: the largest magnitude
-// / 127, or NaN where a value is not finite.
-template <class T>
-float quantize(const T* x, i64 dim, i64 dim_padded, float* codes) {
-  F16 peaks = set(0.0f), rests = set(0.0f);
-  by_sixteen(dim, [&](i64 d, i64 n) {
-    const F16 values = load_up_to(x + d, n);
-    peaks = max(peaks, absolute(values));
-    rests = add(rests, mul(values, set(0.0f)));
-  });
-  const float peak = largest(peaks);
-  const bool is_finite = sum(rests) == 0.0f;
-  std::memset(codes, 0, dim_padded * sizeof(float));
-  if (!is_finite || peak < kLeastPeak) return is_finite ? 0.0f : __builtin_nanf("");
-  const float scale = peak / 127.0f;
-  by_sixteen(dim, [&](i64 d, i64 n) { store(codes + d, rint(div(load_up_to(x + d, n), set(scale)))); });
-  return scale;
-}
-
-// Where value i of a tile lies among codes.
-inline i64 code_place(i64 i) { return (i & ~i64{31}) | (i & 1) << 4 | (i >> 1 & 15); }
-
-inline i64 scale_index(const Cache& cache, i64 block, i64 head, i64 key) {
-  return (block * cache.num_heads + head) * cache.block_size + key;
-}
-
-template <class T>
-void write_codes(const Cache& cache, i64 slot, i64 head, const T* k, const T* v) {
-  const i64 block = slot / cache.block_size, key = slot % cache.block_size, dim = cache.dim_padded;
-  const i64 number = scale_index(cache, block, head, key);
-  i8 *keys = page<i8>(cache, cache.keys, block, head), *values = page<i8>(cache, cache.values, block, head);
-  float codes[kMaxDim];
-  cache.key_scales.as<float>()[number] = quantize(k, cache.dim, dim, codes);
-  for (i64 d = 0; d < dim; d++)
-    keys[cache.unit ? code_place(key_index(key, d, dim, cache.is_chained)) : key * dim + d] = static_cast<i8>(codes[d]);
-  cache.value_scales.as<float>()[number] = quantize(v, cache.dim, dim, codes);
-  for (i64 d = 0; d < dim; d++)
-    values[cache.unit ? code_place(value_index(key, d, dim, cache.unit, cache.is_chained)) : key * dim + d] =
-        static_cast<i8>(codes[d]);
-}
-
-template <class T>
-void write_keys_and_values(const Attend& op, Team& team) {
-  const Cache& cache = *op.cache;
-  for_rows(team, op.step.num_tokens, 4 * cache.num_heads * cache.dim, [&](i64 t) {
-    const i64 slot = op.step.slots[t];
-    if (slot < 0) return;
-    for (i64 h = 0; h < cache.num_heads; h++) {
-      const T *k = op.k.row<T>(t) + h * cache.dim, *v = op.v.row<T>(t) + h * cache.dim;
-      if (cache.has_codes) write_codes(cache, slot, h, k, v);
-      else write_token(cache, slot, h, k, v);
-    }
-  });
-}
-
-// Up to kRows rows of one segment that share a key head.
-struct RowBlock {
-  i64 segment, head, first, count;  // rows [first, first + count) of the segment's length × fold
-  i64 fold;                         // query heads per key head
-  i64 num_keys;
-  const i32* table;
-  i64 start;  // the segment's first token in the step
-  const Attend* op;
-
-  i64 token(i64 r) const { return start + (first + r) / fold; }
-  i64 query_head(i64 r) const { return head * fold + (first + r) % fold; }
-  i64 position(i64 r) const { return op->step.positions[token(r)]; }
-  i64 first_key(i64 r) const {
-    const i64 key = op->window ? position(r) - op->window + 1 : 0;
-    return key > 0 ? key : 0;
-  }
-  i64 end_key() const { return position(count - 1) + 1; }
-};
 
 // Running (max, sum, accumulator) of a block's rows.
 struct Running {
@@ -121,27 +14,45 @@ struct Running {
   float* sums;  // [kRows][dim padded]
 };
 
-// Scores of one row over a partition → weights e^(s − max), 0 where masked; gives the maximum and their sum.
-template <class Put>
-void softmax_row(const Attend& op, float* scores, i64 from, i64 to, i64 low, i64 high, float& best, float& total, Put put) {
-  const F16 never = set(-__builtin_inff()), scale = set(op.scale);
-  F16 top = never;
-  for (i64 i = from; i < to; i += 16) {
-    F16 s = mul(load(scores + i), scale);
-    if (op.soft_cap > 0) s = mul(tanh(div(s, set(op.soft_cap))), set(op.soft_cap));
-    s = keep(s, low - i, high - i, never);
-    store(scores + i, s);
-    top = max(top, s);
+// What a row sees of a partition: keys [low, high) relative to its start.
+struct Span {
+  i64 low, high;
+  bool is_empty() const { return high <= low; }
+  // Of the sixteen from i on, those that are not seen replaced by `other`.
+  F16 keep_seen(F16 x, i64 i, F16 other) const {
+    if (low <= i && i + 16 <= high) return x;
+    return keep(x, low - i, high - i, other);
   }
-  best = largest(top);
-  const F16 peak = set(best), nothing = set(0.0f);
-  F16 lanes = nothing;
-  for (i64 i = from; i < to; i += 16) {
-    const F16 e = keep(exp(sub(load(scores + i), peak)), low - i, high - i, nothing);
+};
+
+HEADRACE_NOINLINE inline F16 capped(F16 s, float cap) { return mul(tanh(div(s, set(cap))), set(cap)); }
+
+// A score as the softmax takes it.
+HEADRACE_INLINE F16 scaled_score(F16 x, F16 scale, float cap) {
+  const F16 s = mul(x, scale);
+  return cap > 0 ? capped(s, cap) : s;
+}
+
+// Such scores of a row, −inf where masked → weights e^(s − best), 0 where masked, each given to put(i, weights); gives their sum.
+template <class Put>
+float softmax_row(const float* scores, i64 from, i64 to, const Span& span, float best, Put put) {
+  constexpr int kAbreast = 4;
+  const F16 peak = set(best);
+  F16 lanes = set(0.0f);
+  auto take = [&](i64 i, F16 e) {
+    e = span.keep_seen(e, i, set(0.0f));
     lanes = add(lanes, e);
     put(i, e);
+  };
+  i64 i = from;
+  for (; i + 16 * kAbreast <= to; i += 16 * kAbreast) {
+    F16 e[kAbreast];
+    for (int n = 0; n < kAbreast; n++) e[n] = sub(load(scores + i + 16 * n), peak);
+    exp_each(e);
+    for (int n = 0; n < kAbreast; n++) take(i + 16 * n, e[n]);
   }
-  total = sum(lanes);
+  for (; i < to; i += 16) take(i, exp(sub(load(scores + i), peak)));
+  return sum(lanes);
 }
 
 inline float exp_of(float x) {
@@ -167,12 +78,10 @@ inline Merge merge_row(Running& run, i64 r, float best, float total, bool is_fir
   return merge;
 }
 
-inline void merge_sums(float* sums, const float* fresh, i64 count, Merge merge, bool is_first) {
-  for (i64 d = 0; d < count; d += 16) {
-    const F16 x = add(load(fresh + d), set(0.0f));
-    if (is_first) store(sums + d, x);
-    else store(sums + d, fma(x, set(merge.new_weight), mul(load(sums + d), set(merge.old_weight))));
-  }
+// Sixteen sums of a new partition to the running ones.
+inline void merge_sums(float* sums, F16 fresh, Merge merge, bool is_first) {
+  const F16 x = add(fresh, set(0.0f));
+  store(sums, is_first ? x : fma(x, set(merge.new_weight), mul(load(sums), set(merge.old_weight))));
 }
 
 template <class T>
@@ -184,11 +93,6 @@ void write_rows(const RowBlock& block, const Running& run, i64 dim, i64 dim_padd
   }
 }
 
-// What a row sees of the partition from `start`: keys [low, high) relative to it.
-struct Span {
-  i64 low, high;
-  bool is_empty() const { return high <= low; }
-};
 inline Span span_of(const RowBlock& block, i64 r, i64 start) {
   const i64 low = block.first_key(r) - start, end = block.position(r) + 1 - start;
   return {low > 0 ? low : 0, end < kPartition ? end : kPartition};
@@ -197,14 +101,16 @@ inline Span span_of(const RowBlock& block, i64 r, i64 start) {
 // Tiles of bf16, or of codes as they lie in their pages.
 template <class Item>
 struct KeyTiles {  // 32 keys in two halves of 16
+  static constexpr i64 kPair = 32;
   const Item* half[2];
-  const Item* at(i64 k, int c, int p) const { return half[c] + k * 512 + p * 32; }
+  const Item* at(i64 k, int c, int h) const { return half[c] + k * 512 + h * 256; }
 };
 template <class Item>
 struct ValueTiles {  // groups of 32 keys in two halves of 16, by 16 dims
+  static constexpr i64 kPair = 32;
   const Item* const (*halves)[2];
   i64 offset, step;
-  const Item* at(i64 k, int c, int p) const { return halves[k][p / 8] + offset + c * step + p % 8 * 32; }
+  const Item* at(i64 k, int c, int h) const { return halves[k][h] + offset + c * step; }
 };
 
 // Where the tiles of a partition are.
@@ -231,24 +137,27 @@ template <class Dot, class Item>
 struct TiledAttention {
   using Value = typename Dot::Value;
   static constexpr bool kHasCodes = std::is_same_v<Item, i8>;
+  // From row to row: a line more than a partition, or the rows would crowd the same sets of the first cache.
+  static constexpr i64 kScores = kPartition + 64 / sizeof(float), kWeights = kPartition + 64 / sizeof(Value);
   static constexpr bool kMultipliesCodes = std::is_same_v<typename Dot::Integers, Dot>;
   const Attend& op;
   const Cache& cache;
   const i64 dim, unit;  // padded dim; keys per tile of values, here never 0
   Value *queries, *weights;
-  float *scores, *fresh;
+  float *scores, *tops;  // of each row sixteen maxima of its scores
   u16 *own_keys, *own_values;  // tiles put together where pages cannot be used as they lie
   float *key_scales, *value_scales;  // of a partition, where there are codes
   Running run;
   Found<u16> tiles;
+  PagesAhead pages;
 
   TiledAttention(const Attend& attend, Team& team)
-      : op(attend), cache(*attend.cache), dim(cache.dim_padded), unit(cache.unit ? cache.unit : 32) {
+      : op(attend), cache(*attend.cache), dim(cache.dim_padded), unit(cache.unit ? cache.unit : 32), pages(attend, sizeof(Item)) {
     char* at = team.scratch();
     queries = take<Value>(at, kRows * dim);
-    weights = take<Value>(at, kRows * kPartition);
-    scores = take<float>(at, kRows * kPartition);
-    fresh = take<float>(at, kRows * kColumns);
+    weights = take<Value>(at, kRows * kWeights);
+    scores = take<float>(at, kRows * kScores);
+    tops = take<float>(at, kRows * 16);
     run.sums = take<float>(at, kRows * dim);
     own_keys = take<u16>(at, kPartition * dim);
     own_values = take<u16>(at, kPartition * dim);
@@ -372,25 +281,14 @@ struct TiledAttention {
     }
   }
 
-  template <class Any>
-  void fetch_ahead(const Found<Any>& found, i64 g, i64 end) const {
-    constexpr i64 kLine = 64 / sizeof(Any);
-    for (int half = 0; half < 2; half++)
-      for (i64 i = 0; i < 16 * dim; i += kLine) {
-        if (g + 1 < end) prefetch(found.keys[g + 1][half] + i);
-        if (unit == 16) prefetch(found.values[g][half] + i);
-        else prefetch(found.values[g][0] + half * 16 * dim + i);
-      }
-  }
-
-  // out [count][stride] = rows · tiles, as many rows at once as the dot product takes.
-  template <class Tiles>
-  void product(i64 count, const Value* a, i64 lda, const Tiles& tiles, i64 num_tiles, float* out, i64 stride) {
-    Ahead ahead;
+  // Rows · tiles, as many rows at once as the dot product takes; put(r, c, sums) as its panels give them. What it needs,
+  // `put` holds by value: what lies behind a pointer would be read again after each of its stores.
+  template <class Tiles, class Put>
+  static void product(i64 count, const Value* a, i64 lda, const Tiles& tiles, i64 num_tiles, PagesAhead& ahead, Put put) {
     for (i64 r = 0; r < count; r += Dot::kMaxRows) {
       const i64 rows = count - r < Dot::kMaxRows ? count - r : Dot::kMaxRows;
       Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, ahead,
-                 [&](i64 i, int c, F16 x) { store(out + (r + i) * stride + c * 16, x); });
+                 [put, r](i64 i, int c, F16 x) { put(r + i, c, x); });
     }
   }
 
@@ -418,52 +316,68 @@ struct TiledAttention {
     compute(b, start, first_group, end_group, tiles);
   }
 
-  // Scores of codes → scores of keys.
-  void scale_scores(float* row, i64 from, i64 to) const {
-    for (i64 i = from; i < to; i += 16) store(row + i, mul(load(row + i), load(key_scales + i)));
-  }
-
   // A weight with the scale of its value, where there is one; a masked one stays 0 whatever the scale.
   F16 weight_of(F16 e, i64 i, const Span& span) const {
-    if constexpr (kHasCodes) return keep(mul(e, load(value_scales + i)), span.low - i, span.high - i, set(0.0f));
+    if constexpr (kHasCodes) return span.keep_seen(mul(e, load(value_scales + i)), i, set(0.0f));
     return e;
+  }
+
+  // Scores of the keys of group g. `spans` is null where all rows see all of them.
+  template <class Any>
+  void score_group(const RowBlock& b, i64 g, const Found<Any>& found, const Span* spans) {
+    const KeyTiles<Any> keys{{found.keys[g][0], found.keys[g][1]}};
+    const i64 first = g * kGroup;
+    auto put = [=, cap = op.soft_cap, scale = set(op.scale), to = scores + first, top = tops, factors = key_scales + first](
+                   i64 r, int c, F16 x) {
+      if constexpr (kHasCodes) x = mul(x, load(factors + c * 16));
+      F16 s = scaled_score(x, scale, cap);
+      if (spans) s = spans[r].keep_seen(s, first + c * 16, set(-__builtin_inff()));
+      store(to + r * kScores + c * 16, s);
+      store(top + r * 16, max(load(top + r * 16), s));
+    };
+    product(b.count, queries, dim, keys, dim / 32, pages, put);
   }
 
   template <class Any>
   void compute(const RowBlock& b, i64 start, i64 first_group, i64 end_group, const Found<Any>& found) {
+    Span spans[kRows];
+    Span common{0, kPartition};  // what all rows see
+    for (i64 r = 0; r < b.count; r++) {
+      spans[r] = span_of(b, r, start);
+      common = {spans[r].low > common.low ? spans[r].low : common.low, spans[r].high < common.high ? spans[r].high : common.high};
+      store(tops + r * 16, set(-__builtin_inff()));
+    }
     for (i64 g = first_group; g < end_group; g++) {
-      if (b.count <= 8) fetch_ahead(found, g, end_group);
-      const KeyTiles<Any> keys{{found.keys[g][0], found.keys[g][1]}};
-      product(b.count, queries, dim, keys, dim / 32, scores + g * kGroup, kPartition);
+      score_group(b, g, found, common.low <= g * kGroup && (g + 1) * kGroup <= common.high ? nullptr : spans);
     }
     Merge merges[kRows];
-    bool is_first[kRows], is_empty[kRows];
+    bool is_first[kRows];
     for (i64 r = 0; r < b.count; r++) {
-      const Span span = span_of(b, r, start);
-      Value* row = weights + r * kPartition;
-      float best = 0, total = 0;
-      if constexpr (kHasCodes) scale_scores(scores + r * kPartition, first_group * kGroup, end_group * kGroup);
-      softmax_row(op, scores + r * kPartition, first_group * kGroup, end_group * kGroup, span.low, span.high, best, total,
-                  [&](i64 i, F16 e) { Dot::put(row + i, weight_of(e, i, span)); });
-      is_empty[r] = span.is_empty();
+      Value* row = weights + r * kWeights;
+      const float best = largest(load(tops + r * 16));
+      const float total = softmax_row(scores + r * kScores, first_group * kGroup, end_group * kGroup, spans[r], best,
+                                      [&](i64 i, F16 e) { Dot::put(row + i, weight_of(e, i, spans[r])); });
       is_first[r] = run.total[r] < 0;
-      if (!is_empty[r]) merges[r] = merge_row(run, r, best, total, is_first[r]);
+      if (!spans[r].is_empty()) merges[r] = merge_row(run, r, best, total, is_first[r]);
     }
     for (i64 d = 0; d < dim; d += kColumns) {
       const ValueTiles<Any> values{found.values + first_group, d / 16 * unit * 16, unit * 16};
-      product(b.count, weights + first_group * kGroup, kPartition, values, end_group - first_group, fresh, kColumns);
-      for (i64 r = 0; r < b.count; r++)
-        if (!is_empty[r]) merge_sums(run.sums + r * dim + d, fresh + r * kColumns, kColumns, merges[r], is_first[r]);
+      auto put = [seen = +spans, how = +merges, first = +is_first, to = run.sums + d, stride = dim](i64 r, int c, F16 x) {
+        if (!seen[r].is_empty()) merge_sums(to + r * stride + c * 16, x, how[r], first[r]);
+      };
+      product(b.count, weights + first_group * kGroup, kWeights, values, end_group - first_group, pages, put);
     }
   }
 
-  void operator()(const RowBlock& b) {
+  // `number` is the block's; the thread goes on with those up to `end`.
+  void operator()(const RowBlock& b, i64 number, i64 end_number) {
     load_queries(b);
     for (i64 r = 0; r < b.count; r++) run.total[r] = -1;  // no partition yet
     const i64 first = b.first_key(0), end = b.end_key();
     for (i64 start = first / kPartition * kPartition; start < end; start += kPartition) {
       const i64 first_group = first > start ? (first - start) / kGroup : 0;
       const i64 left = ceil_div(end - start, kGroup);
+      pages.follow(number, start + kPartition, end_number, b.count, Dot::kMaxRows);
       partition(b, start, first_group, left < kGroups ? left : kGroups);
     }
     write_rows<u16>(b, run, cache.dim, dim);
@@ -478,15 +392,14 @@ struct PlainAttention {
   const Attend& op;
   const Cache& cache;
   const i64 dim;
-  float *query, *key, *scores, *fresh;
+  float *query, *key, *scores;
   Running run;
 
   PlainAttention(const Attend& attend, Team& team) : op(attend), cache(*attend.cache), dim(cache.dim_padded) {
     query = reinterpret_cast<float*>(team.scratch());
     key = query + dim;
     scores = key + dim;
-    fresh = scores + kPartition;
-    run.sums = fresh + dim;
+    run.sums = scores + kPartition;
   }
 
   const Item* row(const RowBlock& b, const HugeBuffer& buffer, i64 number) const {
@@ -518,9 +431,15 @@ struct PlainAttention {
         dots_f32<1, 1>(query, dim, key_row(b, start + j), dim, dim, dots);
         scores[j] = scaled(b, dots[0], cache.key_scales, start + j);
       }
-      float best = 0, total = 0;
-      softmax_row(op, scores, span.low / 16 * 16, round_up(span.high, 16), span.low, span.high, best, total,
-                  [&](i64 i, F16 e) { store(scores + i, e); });
+      const i64 from = span.low / 16 * 16, to = round_up(span.high, 16);
+      F16 top = set(-__builtin_inff());
+      for (i64 i = from; i < to; i += 16) {
+        const F16 s = span.keep_seen(scaled_score(load(scores + i), set(op.scale), op.soft_cap), i, set(-__builtin_inff()));
+        store(scores + i, s);
+        top = max(top, s);
+      }
+      const float best = largest(top);
+      const float total = softmax_row(scores, from, to, span, best, [&](i64 i, F16 e) { store(scores + i, e); });
       const bool is_first = run.total[r] < 0;
       const Merge merge = merge_row(run, r, best, total, is_first);
       for (i64 j = span.low; j < span.high; j++) scores[j] = scaled(b, scores[j], cache.value_scales, start + j);
@@ -528,50 +447,22 @@ struct PlainAttention {
         F16 x = set(0.0f);
         for (i64 j = span.low; j < span.high; j++)
           x = fma(set(scores[j]), load_items(row(b, cache.values, start + j) + d), x);
-        store(fresh + d, x);
+        merge_sums(run.sums + r * dim + d, x, merge, is_first);
       }
-      merge_sums(run.sums + r * dim, fresh, dim, merge, is_first);
     }
   }
 
-  void operator()(const RowBlock& b) {
+  void operator()(const RowBlock& b, i64, i64) {
     for (i64 r = 0; r < b.count; r++) one_row(b, r);
     write_rows<float>(b, run, cache.dim, dim);
   }
-};
-
-// Walks the row blocks of a step in order; a thread's block numbers only rise.
-class Blocks {
- public:
-  explicit Blocks(const Attend& op) : op_(op), heads_(op.cache->num_heads), fold_(op.num_heads / heads_) {}
-
-  i64 count() const {
-    i64 total = 0;
-    for (i64 s = 0; s < op_.step.num_segments; s++) total += in_segment(s);
-    return total;
-  }
-
-  RowBlock at(i64 number) {
-    while (number - before_ >= in_segment(segment_)) before_ += in_segment(segment_++);
-    const i64 i = number - before_, start = op_.step.query_starts[segment_], rows = length(segment_) * fold_;
-    const i64 first = i / heads_ * kRows;
-    return {segment_, i % heads_, first, rows - first < kRows ? rows - first : kRows, fold_,
-            op_.step.context_lens[segment_], op_.step.block_tables + segment_ * op_.step.table_width, start, &op_};
-  }
-
- private:
-  i64 length(i64 s) const { return op_.step.query_starts[s + 1] - op_.step.query_starts[s]; }
-  i64 in_segment(i64 s) const { return ceil_div(length(s) * fold_, kRows) * heads_; }
-  const Attend& op_;
-  const i64 heads_, fold_;
-  i64 segment_ = 0, before_ = 0;
 };
 
 template <class Attention>
 void attend_by(const Attend& op, Team& team) {
   Blocks blocks(op);
   Attention run(op, team);
-  team.for_each(blocks.count(), [&](i64 i) { run(blocks.at(i)); });
+  team.for_each_in_ranges(blocks.count(), [&](i64 i, i64 end) { run(blocks.at(i), i, end); });
 }
 
 template <class Dot>

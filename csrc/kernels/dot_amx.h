@@ -44,16 +44,16 @@ struct AmxDot {
   // A tile of B whose halves lie apart is put together first.
   template <class Tiles>
   static Tile whole(const Tiles& b, i64 k, int c, u16* room) {
-    const u16 *low = b.at(k, c, 0), *high = b.at(k, c, 8);
-    const i64 step = b.at(k, c, 1) - low;
-    if (high == low + 8 * step) return {low, 2 * step};
+    const u16 *low = b.at(k, c, 0), *high = b.at(k, c, 1);
+    if (high == low + 8 * Tiles::kPair) return {low, 2 * Tiles::kPair};
+    static_assert(Tiles::kPair == 32 || Tiles::kPair == DenseTiles::kPair);
     std::memcpy(room, low, 512);
     std::memcpy(room + 256, high, 512);
     return {room, 64};
   }
 
-  template <class Tiles, class Put>
-  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
+  template <class Tiles, class Fetch, class Put>
+  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
     configure(num_rows);
     const bool is_tall = num_rows > 16;
     alignas(64) u16 room[2][512];

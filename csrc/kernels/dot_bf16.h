@@ -40,22 +40,23 @@ struct ChainDot {
   }
 
   template <class Tiles>
-  static __m512bh pairs_of(const Tiles& b, i64 k, int c, int p) {
-    if constexpr (requires { { b.at(k, c, p) } -> std::same_as<const u16*>; }) {
-      return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b.at(k, c, p)));
+  static __m512bh pairs_of(const Tiles& b, i64 k, int c, int h, int p) {
+    if constexpr (requires { { b.at(k, c, h) } -> std::same_as<const u16*>; }) {
+      return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b.at(k, c, h) + p * Tiles::kPair));
     } else if constexpr (std::is_same_v<Tiles, IntTiles<4>>) {
-      const __m512i words = b.word(k, c, p / 4).v;
+      const __m512i words = b.word(k, c, h * 2 + p / 4).v;
       return reinterpret_cast<__m512bh>(_mm512_permutexvar_epi16(_mm512_srli_epi16(words, p % 4 * 4), numbers()));
     } else {
       F16 low, high;
-      pair_of(b, k, c, p, low, high);
+      pair_of(b, k, c, h, p, low, high);
       const __m512i upper = _mm512_castps_si512(high.v), lower = _mm512_srli_epi32(_mm512_castps_si512(low.v), 16);
       return reinterpret_cast<__m512bh>(_mm512_mask_blend_epi16(0x55555555, upper, lower));
     }
   }
 
-  template <int R, class Tiles, class Put>
-  static void rows(const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
+  // Never inlined: among other things the accumulators would not stay in registers.
+  template <int R, class Tiles, class Fetch, class Put>
+  HEADRACE_NOINLINE static void rows(const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
     F16 total[R][2];
     __m512 chain[2][R][2];  // over the even k of a tile, and over the odd ones
     const __m512 zero = _mm512_setzero_ps();
@@ -70,7 +71,7 @@ struct ChainDot {
         const u16* ak = a + k * 32 + h * 16;
 #pragma GCC unroll 8
         for (int p = 0; p < 8; p++) {
-          const __m512bh low = pairs_of(b, k, 0, h * 8 + p), high = pairs_of(b, k, 1, h * 8 + p);
+          const __m512bh low = pairs_of(b, k, 0, h, p), high = pairs_of(b, k, 1, h, p);
 #pragma GCC unroll 4
           for (int r = 0; r < R; r++) {
             const __m512bh x = pair_of_row(ak + r * lda + 2 * p);
@@ -86,13 +87,14 @@ struct ChainDot {
           }
       }
     }
+    const Put own = put;  // in registers
     for (int r = 0; r < R; r++)
-      for (int c = 0; c < 2; c++) put(r, c, total[r][c]);
+      for (int c = 0; c < 2; c++) own(r, c, total[r][c]);
   }
 
   // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, c, sums) takes 16 columns, those of half c, of row r.
-  template <class Tiles, class Put>
-  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
+  template <class Tiles, class Fetch, class Put>
+  static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
     by_number_of_rows<ChainDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, put);
   }
 };

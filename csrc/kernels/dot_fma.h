@@ -21,8 +21,8 @@ struct FmaDot {
 
   static F16 get(const float* from) { return load(from); }  // what `put` has left
 
-  template <int R, int C, class Tiles, class Put>
-  static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, int first_half, const Put& put) {
+  template <int R, int C, class Tiles, class Fetch, class Put>
+  static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, int first_half, const Put& put) {
     F16 total[R][C], even[R][C], odd[R][C];
     for (int r = 0; r < R; r++)
       for (int c = 0; c < C; c++) total[r][c] = even[r][c] = odd[r][c] = set(0.0f);
@@ -33,7 +33,7 @@ struct FmaDot {
 #pragma GCC unroll 8
         for (int p = 0; p < 8; p++) {
           F16 low[C], high[C];
-          for (int c = 0; c < C; c++) pair_of(b, k, first_half + c, h * 8 + p, low[c], high[c]);
+          for (int c = 0; c < C; c++) pair_of(b, k, first_half + c, h, p, low[c], high[c]);
           for (int r = 0; r < R; r++) {
             const F16 x = set(ak[r * lda + 2 * p]), y = set(ak[r * lda + 2 * p + 1]);
             for (int c = 0; c < C; c++) even[r][c] = fma(x, low[c], even[r][c]);
@@ -48,18 +48,19 @@ struct FmaDot {
           }
       }
     }
+    const Put own = put;  // in registers
     for (int r = 0; r < R; r++)
-      for (int c = 0; c < C; c++) put(r, first_half + c, total[r][c]);
+      for (int c = 0; c < C; c++) own(r, first_half + c, total[r][c]);
   }
 
-  template <int R, class Tiles, class Put>
-  static void rows(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
+  template <int R, class Tiles, class Fetch, class Put>
+  static void rows(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
     for (int half = 0; half < 2; half += kHalves) block<R, kHalves>(a, lda, b, num_tiles, ahead, half, put);
   }
 
   // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, c, sums) takes 16 columns, those of half c, of row r.
-  template <class Tiles, class Put>
-  static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead, const Put& put) {
+  template <class Tiles, class Fetch, class Put>
+  static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
     by_number_of_rows<FmaDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, put);
   }
 };

@@ -3,24 +3,38 @@
 
 namespace headrace::HEADRACE_NS {
 
-// e^x for −87 ≤ x ≤ 87.
-HEADRACE_INLINE F16 exp_inside(F16 x) {
-  const F16 scale = rint(mul(x, set(1.4426950408889634f)));
-  F16 r = sub(x, mul(scale, set(0.693115234375f)));
-  r = sub(r, mul(scale, set(3.194618329871446e-05f)));
-  F16 total = mul(r, set(0.001381446490995586f));
-  total = add(total, set(0.008368780836462975f));
-  total = add(mul(total, r), set(0.04166839271783829f));
-  total = add(mul(total, r), set(0.1666651964187622f));
-  total = add(mul(total, r), set(0.4999999403953552f));
-  total = mul(mul(total, r), r);
-  total = add(add(total, r), set(1.0f));
-  const I16 power = add(shift_left<23>(to_words(scale)), words(0x3F800000));
-  return mul(total, as_floats(power));
+// e^x in place, x first brought to [−87, 87]; NaN stays NaN. One vector's operations wait for each other, so several go
+// abreast.
+template <int N>
+HEADRACE_INLINE void exp_each(F16 (&x)[N]) {
+  F16 scale[N], total[N];
+  auto each = [](auto step) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) step(i);
+  };
+  auto horner = [&](float factor) { each([&](int i) { total[i] = add(mul(total[i], x[i]), set(factor)); }); };
+  each([&](int i) { x[i] = min(set(87.0f), max(set(-87.0f), x[i])); });
+  each([&](int i) { scale[i] = rint(mul(x[i], set(1.4426950408889634f))); });
+  each([&](int i) { x[i] = sub(x[i], mul(scale[i], set(0.693115234375f))); });
+  each([&](int i) { x[i] = sub(x[i], mul(scale[i], set(3.194618329871446e-05f))); });
+  each([&](int i) { total[i] = set(0.001381446490995586f); });
+  horner(0.008368780836462975f);
+  horner(0.04166839271783829f);
+  horner(0.1666651964187622f);
+  horner(0.4999999403953552f);
+  each([&](int i) { total[i] = mul(mul(total[i], x[i]), x[i]); });
+  each([&](int i) { total[i] = add(add(total[i], x[i]), set(1.0f)); });
+  each([&](int i) {
+    const I16 power = add(shift_left<23>(to_words(scale[i])), words(0x3F800000));
+    x[i] = mul(total[i], as_floats(power));
+  });
 }
 
-// e^x, x first brought to [−87, 87]; NaN stays NaN.
-HEADRACE_INLINE F16 exp(F16 x) { return exp_inside(min(set(87.0f), max(set(-87.0f), x))); }
+HEADRACE_INLINE F16 exp(F16 x) {
+  F16 one[1] = {x};
+  exp_each(one);
+  return one[0];
+}
 
 // Natural logarithm of positive, normal, finite numbers.
 inline F16 log(F16 x) {

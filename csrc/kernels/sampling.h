@@ -79,7 +79,7 @@ inline float kth_of(const float* values, i64 size, i64 k, float* room) {
 }
 
 // e^gap in whole units of 2^−34, for gaps ≤ 0.
-inline F16 masses(F16 gaps) { return rint(mul(exp_inside(max(gaps, set(-kMassReach))), set(kMassUnits))); }
+inline F16 masses(F16 gaps) { return rint(mul(exp(max(gaps, set(-kMassReach))), set(kMassUnits))); }
 
 // Candidates of a row: ids rising, gaps[i] belongs to ids[i] (to id i while `is_whole`).
 struct Kept {

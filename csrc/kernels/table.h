@@ -6,6 +6,7 @@
 #include "kernels/rows.h"
 #include "kernels/linear.h"
 #include "kernels/elementwise.h"
+#include "kernels/pages.h"
 #include "kernels/attention.h"
 #include "kernels/experts.h"
 #include "kernels/sampling.h"

@@ -1,5 +1,5 @@
 // What a dot product multiplies by: tiles of 32 of K by 32 columns, dense or integers in groups. A panel asks for pairs of
-// K of 16 columns (column half c of tile k, pair p of sixteen) and says how a finished sum joins the total.
+// K of 16 columns (column half c, K half h of tile k, pair p of eight) and says how a finished sum joins the total.
 #pragma once
 
 namespace headrace::HEADRACE_NS {
@@ -15,8 +15,9 @@ struct Ahead {
 };
 
 struct DenseTiles {  // [k][16 pairs][2 column halves][16][2]
+  static constexpr i64 kPair = 64;  // from one pair to the next
   const u16* base;
-  const u16* at(i64 k, int c, int p) const { return base + k * 1024 + p * 64 + c * 32; }
+  const u16* at(i64 k, int c, int h) const { return base + k * 1024 + h * 512 + c * 32; }
 };
 
 // Scales of a column block from a tile on, and what minimums are multiplied by: the sums of a row's values by group.
@@ -50,9 +51,10 @@ struct IntTiles {
 
 // The same integers written out as bf16 once for many rows.
 struct WideTiles {
+  static constexpr i64 kPair = DenseTiles::kPair;
   DenseTiles tiles;
   Groups groups;
-  const u16* at(i64 k, int c, int p) const { return tiles.at(k, c, p); }
+  const u16* at(i64 k, int c, int h) const { return tiles.at(k, c, h); }
 };
 
 // Codes of a pair: 16 even ones, then the odd ones.
@@ -60,18 +62,18 @@ inline F16 load_even(const i8* p) { return to_floats(load_bytes(p)); }
 inline F16 load_odd(const i8* p) { return to_floats(load_bytes(p + 16)); }
 
 template <class Tiles>
-inline void pair_of(const Tiles& b, i64 k, int c, int p, F16& low, F16& high) {
-  const auto* at = b.at(k, c, p);
+inline void pair_of(const Tiles& b, i64 k, int c, int h, int p, F16& low, F16& high) {
+  const auto* at = b.at(k, c, h) + p * Tiles::kPair;
   low = load_even(at);
   high = load_odd(at);
 }
-inline void pair_of(const IntTiles<4>& b, i64 k, int c, int p, F16& low, F16& high) {
-  const I16 words = b.word(k, c, p / 4);
+inline void pair_of(const IntTiles<4>& b, i64 k, int c, int h, int p, F16& low, F16& high) {
+  const I16 words = b.word(k, c, h * 2 + p / 4);
   low = nibble(words, p % 4 * 4);
   high = nibble(words, 16 + p % 4 * 4);
 }
-inline void pair_of(const IntTiles<8>& b, i64 k, int c, int p, F16& low, F16& high) {
-  const I16 words = b.word(k, c, p / 2);
+inline void pair_of(const IntTiles<8>& b, i64 k, int c, int h, int p, F16& low, F16& high) {
+  const I16 words = b.word(k, c, h * 4 + p / 2);
   low = octet(words, p % 2 * 8);
   high = octet(words, 16 + p % 2 * 8);
 }
@@ -92,8 +94,8 @@ inline F16 join(const Tiles& b, F16 total, F16 sum, i64 k, int h, int c, i64 row
 }
 
 // Dot::rows<R> for as many rows as there are, up to R.
-template <class Dot, int R, class Tiles, class Put>
-void by_number_of_rows(int num_rows, const typename Dot::Value* a, i64 lda, const Tiles& b, i64 num_tiles, Ahead& ahead,
+template <class Dot, int R, class Tiles, class Fetch, class Put>
+void by_number_of_rows(int num_rows, const typename Dot::Value* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead,
                        const Put& put) {
   if (num_rows == R) return Dot::template rows<R>(a, lda, b, num_tiles, ahead, put);
   if constexpr (R > 1) by_number_of_rows<Dot, R - 1>(num_rows, a, lda, b, num_tiles, ahead, put);
@@ -111,7 +113,7 @@ void widen_tiles(const IntTiles<Bits>& from, i64 num_tiles, u16* to) {
     for (int c = 0; c < 2; c++)
       for (int p = 0; p < 16; p++) {
         F16 low, high;
-        pair_of(from, k, c, p, low, high);
+        pair_of(from, k, c, p / 8, p % 8, low, high);
         store_pair(to + k * 1024 + p * 64 + c * 32, low, high);
       }
 }

@@ -1,0 +1,220 @@
+// Pages of keys and values: where a token's lie, who reads which of them, and what is fetched before it is read.
+#pragma once
+#include <type_traits>
+
+namespace headrace::HEADRACE_NS {
+
+constexpr i64 kRows = 32;
+constexpr i64 kGroup = kTileK;  // keys per tile
+constexpr i64 kGroups = kPartition / kGroup;
+constexpr i64 kMaxDim = 512;
+constexpr float kLeastPeak = 0x1p-100f;  // a vector that is nowhere larger is held as zeros: no scale is denormal
+
+inline i64 key_index(i64 key, i64 column, i64 dim, bool is_chained) {
+  const i64 d = place_of(column, is_chained);
+  return key / 16 * 16 * dim + d / 32 * 512 + d % 32 / 2 * 32 + key % 16 * 2 + d % 2;
+}
+inline i64 value_index(i64 number, i64 d, i64 dim, i64 unit, bool is_chained) {
+  const i64 key = place_of(number, is_chained);
+  return key / unit * unit * dim + d / 16 * unit * 16 + key % unit / 2 * 32 + d % 16 * 2 + key % 2;
+}
+
+template <class T>
+T* page(const Cache& cache, const HugeBuffer& buffer, i64 block, i64 head) {
+  return buffer.as<T>() + block * cache.page_values() + head * cache.block_size * cache.dim_padded;
+}
+
+// Two places of a key's tile are a word, and so are those of two keys in a tile of values.
+inline void write_to_tiles(const Cache& cache, i64 key, u16* keys, u16* values, const u16* k, const u16* v) {
+  const i64 dim = cache.dim_padded, first = cache.is_chained ? 2 : 0, second = cache.is_chained ? 0 : 1;
+  const i64 step = cache.is_chained ? 1 : 2;  // from a group's first pair to its second
+  for (i64 d = 0; d < dim; d += 4) {
+    u16 four[4] = {};
+    if (d < cache.dim) std::memcpy(four, k + d, (cache.dim - d < 4 ? cache.dim - d : 4) * sizeof(u16));
+    const u32 pairs[2] = {u32{four[first]} | u32{four[second]} << 16, u32{four[first + step]} | u32{four[second + step]} << 16};
+    for (i64 p = 0; p < 2; p++)
+      std::memcpy(keys + key / 16 * 16 * dim + d / 32 * 512 + (d % 32 / 2 + p) * 32 + key % 16 * 2, &pairs[p], sizeof(u32));
+  }
+  const bool is_high = place_of(key, cache.is_chained) % 2;
+  const I16 others = words(static_cast<i32>(is_high ? 0x0000ffffu : 0xffff0000u));
+  for (i64 d = 0; d < dim; d += 16) {
+    auto* at = reinterpret_cast<i32*>(values + value_index(key, d, dim, cache.unit, cache.is_chained) - is_high);
+    const i64 left = cache.dim - d;
+    const I16 fresh = as_words(left >= 16 ? load_bf16(v + d) : left > 0 ? load_some(v + d, left) : set(0.0f));
+    store_words(at, add(bit_and(load_words(at), others), is_high ? fresh : shift_right<16>(fresh)));
+  }
+}
+
+// Pads with zeros up to dim_padded: what lay there before is not to be multiplied.
+template <class T>
+void write_token(const Cache& cache, i64 slot, i64 head, const T* k, const T* v) {
+  const i64 block = slot / cache.block_size, key = slot % cache.block_size, dim = cache.dim_padded;
+  T *keys = page<T>(cache, cache.keys, block, head), *values = page<T>(cache, cache.values, block, head);
+  if constexpr (std::is_same_v<T, u16>) {
+    if (cache.unit) return write_to_tiles(cache, key, keys, values, k, v);
+  }
+  for (i64 d = 0; d < dim; d++) {
+    keys[key * dim + d] = d < cache.dim ? k[d] : T{0};
+    values[key * dim + d] = d < cache.dim ? v[d] : T{0};
+  }
+}
+
+// x [dim] → whole numbers of −127 to 127, zeros up to dim_padded, and what they are multiplied by: the largest magnitude
+// / 127, or NaN where a value is not finite.
+template <class T>
+float quantize(const T* x, i64 dim, i64 dim_padded, float* codes) {
+  F16 peaks = set(0.0f), rests = set(0.0f);
+  by_sixteen(dim, [&](i64 d, i64 n) {
+    const F16 values = load_up_to(x + d, n);
+    peaks = max(peaks, absolute(values));
+    rests = add(rests, mul(values, set(0.0f)));
+  });
+  const float peak = largest(peaks);
+  const bool is_finite = sum(rests) == 0.0f;
+  std::memset(codes, 0, dim_padded * sizeof(float));
+  if (!is_finite || peak < kLeastPeak) return is_finite ? 0.0f : __builtin_nanf("");
+  const float scale = peak / 127.0f;
+  by_sixteen(dim, [&](i64 d, i64 n) { store(codes + d, rint(div(load_up_to(x + d, n), set(scale)))); });
+  return scale;
+}
+
+// Where value i of a tile lies among codes.
+inline i64 code_place(i64 i) { return (i & ~i64{31}) | (i & 1) << 4 | (i >> 1 & 15); }
+
+inline i64 scale_index(const Cache& cache, i64 block, i64 head, i64 key) {
+  return (block * cache.num_heads + head) * cache.block_size + key;
+}
+
+template <class T>
+void write_codes(const Cache& cache, i64 slot, i64 head, const T* k, const T* v) {
+  const i64 block = slot / cache.block_size, key = slot % cache.block_size, dim = cache.dim_padded;
+  const i64 number = scale_index(cache, block, head, key);
+  i8 *keys = page<i8>(cache, cache.keys, block, head), *values = page<i8>(cache, cache.values, block, head);
+  float codes[kMaxDim];
+  cache.key_scales.as<float>()[number] = quantize(k, cache.dim, dim, codes);
+  for (i64 d = 0; d < dim; d++)
+    keys[cache.unit ? code_place(key_index(key, d, dim, cache.is_chained)) : key * dim + d] = static_cast<i8>(codes[d]);
+  cache.value_scales.as<float>()[number] = quantize(v, cache.dim, dim, codes);
+  for (i64 d = 0; d < dim; d++)
+    values[cache.unit ? code_place(value_index(key, d, dim, cache.unit, cache.is_chained)) : key * dim + d] =
+        static_cast<i8>(codes[d]);
+}
+
+template <class T>
+void write_keys_and_values(const Attend& op, Team& team) {
+  const Cache& cache = *op.cache;
+  for_rows(team, op.step.num_tokens, 4 * cache.num_heads * cache.dim, [&](i64 t) {
+    const i64 slot = op.step.slots[t];
+    if (slot < 0) return;
+    for (i64 h = 0; h < cache.num_heads; h++) {
+      const T *k = op.k.row<T>(t) + h * cache.dim, *v = op.v.row<T>(t) + h * cache.dim;
+      if (cache.has_codes) write_codes(cache, slot, h, k, v);
+      else write_token(cache, slot, h, k, v);
+    }
+  });
+}
+
+// Up to kRows rows of one segment that share a key head.
+struct RowBlock {
+  i64 segment, head, first, count;  // rows [first, first + count) of the segment's length × fold
+  i64 fold;                         // query heads per key head
+  i64 num_keys;
+  const i32* table;
+  i64 start;  // the segment's first token in the step
+  const Attend* op;
+
+  i64 token(i64 r) const { return start + (first + r) / fold; }
+  i64 query_head(i64 r) const { return head * fold + (first + r) % fold; }
+  i64 position(i64 r) const { return op->step.positions[token(r)]; }
+  i64 first_key(i64 r) const {
+    const i64 key = op->window ? position(r) - op->window + 1 : 0;
+    return key > 0 ? key : 0;
+  }
+  i64 end_key() const { return position(count - 1) + 1; }
+};
+
+// The row blocks of a step by number. Quick where numbers rise.
+class Blocks {
+ public:
+  explicit Blocks(const Attend& op) : op_(op), heads_(op.cache->num_heads), fold_(op.num_heads / heads_) {}
+
+  i64 count() const {
+    i64 total = 0;
+    for (i64 s = 0; s < op_.step.num_segments; s++) total += in_segment(s);
+    return total;
+  }
+
+  RowBlock at(i64 number) {
+    if (number < before_) segment_ = before_ = 0;
+    while (number - before_ >= in_segment(segment_)) before_ += in_segment(segment_++);
+    const i64 i = number - before_, start = op_.step.query_starts[segment_], rows = length(segment_) * fold_;
+    const i64 first = i / heads_ * kRows;
+    return {segment_, i % heads_, first, rows - first < kRows ? rows - first : kRows, fold_,
+            op_.step.context_lens[segment_], op_.step.block_tables + segment_ * op_.step.table_width, start, &op_};
+  }
+
+ private:
+  i64 length(i64 s) const { return op_.step.query_starts[s + 1] - op_.step.query_starts[s]; }
+  i64 in_segment(i64 s) const { return ceil_div(length(s) * fold_, kRows) * heads_; }
+  const Attend& op_;
+  const i64 heads_, fold_;
+  i64 segment_ = 0, before_ = 0;
+};
+
+// Brings pages into the second cache at the rate at which others are used up: while a row block's partition is computed,
+// those of its next one, or of the row block that this thread is to take then.
+class PagesAhead {
+ public:
+  PagesAhead(const Attend& op, i64 item_bytes)
+      : cache_(*op.cache), unit_bytes_(kKeys * op.cache->dim_padded * item_bytes), tile_lines_(kGroup * item_bytes / 2), blocks_(op) {}
+
+  // From now on what lies behind `key` of block `number`, in blocks before `end`. Many rows are no faster than memory.
+  void follow(i64 number, i64 key, i64 end, i64 num_rows, i64 rows_at_once) {
+    constexpr i64 kFewRows = 8;
+    lines_per_tile_ = cache_.unit == 0 || num_rows > kFewRows ? 0 : ceil_div(tile_lines_, ceil_div(num_rows, rows_at_once));
+    end_ = end;
+    if (lines_per_tile_ == 0 || number_ > number || (number_ == number && key_ >= key)) return;
+    block_ = blocks_.at(number_ = number);
+    key_ = key;
+    at_ = unit_end_ = nullptr;
+    are_values_ = false;
+  }
+
+  HEADRACE_INLINE void fetch() {
+    for (i64 i = 0; i < lines_per_tile_; i++, at_ += 64) {
+      if (at_ == unit_end_ && !advance()) return;
+      prefetch_far(at_);
+    }
+  }
+
+ private:
+  static constexpr i64 kKeys = 16;
+
+  // Keys and values of sixteen keys take turns.
+  HEADRACE_NOINLINE bool advance() {
+    if (number_ >= end_) return false;
+    while (key_ >= block_.end_key()) {
+      if (++number_ >= end_) return false;
+      block_ = blocks_.at(number_);
+      key_ = block_.first_key(0) / kGroup * kGroup;
+    }
+    const char* start = page<char>(cache_, are_values_ ? cache_.values : cache_.keys, 0, 0);
+    const i64 block = block_.table[key_ / cache_.block_size];
+    const i64 number = (block * cache_.num_heads + block_.head) * cache_.block_size + key_ % cache_.block_size;
+    at_ = start + number / kKeys * unit_bytes_;
+    unit_end_ = at_ + unit_bytes_;
+    if (are_values_) key_ += kKeys;
+    are_values_ = !are_values_;
+    return true;
+  }
+
+  const Cache& cache_;
+  i64 unit_bytes_, tile_lines_, lines_per_tile_ = 0;
+  Blocks blocks_;
+  RowBlock block_{};
+  i64 number_ = -1, key_ = 0, end_ = 0;
+  bool are_values_ = false;
+  const char *at_ = nullptr, *unit_end_ = nullptr;
+};
+
+}  // namespace headrace::HEADRACE_NS
