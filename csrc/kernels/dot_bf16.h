@@ -80,7 +80,9 @@ struct ChainDot {
           }
         }
         if (!ends_sum(b, h)) continue;
+#pragma GCC unroll 4
         for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
           for (int c = 0; c < 2; c++) {
             total[r][c] = join(b, total[r][c], add(F16{chain[0][r][c]}, F16{chain[1][r][c]}), k, h, c, r);
             chain[0][r][c] = chain[1][r][c] = zero;
@@ -88,7 +90,9 @@ struct ChainDot {
       }
     }
     const Put own = put;  // in registers
+#pragma GCC unroll 4
     for (int r = 0; r < R; r++)
+#pragma GCC unroll 2
       for (int c = 0; c < 2; c++) own(r, c, total[r][c]);
   }
 
