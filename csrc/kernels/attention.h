@@ -10,8 +10,9 @@ namespace headrace::HEADRACE_NS {
 
 // Running (max, sum, accumulator) of a block's rows.
 struct Running {
-  float best[kRows], total[kRows];
-  float* sums;  // [kRows][dim padded]
+  float *best, *total;  // [kRows]
+  float* sums;          // [kRows][dim padded]
+  Running from(i64 row, i64 dim) const { return {best + row, total + row, sums + row * dim}; }
 };
 
 // What a row sees of a partition: keys [low, high) relative to its start.
@@ -65,7 +66,7 @@ inline float exp_of(float x) {
 struct Merge {
   float old_weight, new_weight;
 };
-inline Merge merge_row(Running& run, i64 r, float best, float total, bool is_first) {
+inline Merge merge_row(const Running& run, i64 r, float best, float total, bool is_first) {
   if (is_first) {
     run.best[r] = best;
     run.total[r] = total;
@@ -143,22 +144,27 @@ struct TiledAttention {
   const Attend& op;
   const Cache& cache;
   const i64 dim, unit;  // padded dim; keys per tile of values, here never 0
-  Value *queries, *weights;
-  float *scores, *tops;  // of each row sixteen maxima of its scores
+  struct Rows {
+    Value *queries, *weights;
+    float *scores, *tops;  // of each row sixteen maxima of its scores
+    Running run;
+    Rows from(i64 row, i64 dim) const {
+      return {queries + row * dim, weights + row * kWeights, scores + row * kScores, tops + row * 16, run.from(row, dim)};
+    }
+  } all_rows;
   u16 *own_keys, *own_values;  // tiles put together where pages cannot be used as they lie
   float *key_scales, *value_scales;  // of a partition, where there are codes
-  Running run;
   Found<u16> tiles;
   PagesAhead pages;
 
   TiledAttention(const Attend& attend, Team& team)
       : op(attend), cache(*attend.cache), dim(cache.dim_padded), unit(cache.unit ? cache.unit : 32), pages(attend, sizeof(Item)) {
     char* at = team.scratch();
-    queries = take<Value>(at, kRows * dim);
-    weights = take<Value>(at, kRows * kWeights);
-    scores = take<float>(at, kRows * kScores);
-    tops = take<float>(at, kRows * 16);
-    run.sums = take<float>(at, kRows * dim);
+    all_rows.queries = take<Value>(at, kRows * dim);
+    all_rows.weights = take<Value>(at, kRows * kWeights);
+    all_rows.scores = take<float>(at, kRows * kScores);
+    all_rows.tops = take<float>(at, kRows * 16);
+    all_rows.run = {take<float>(at, kRows), take<float>(at, kRows), take<float>(at, kRows * dim)};
     own_keys = take<u16>(at, kPartition * dim);
     own_values = take<u16>(at, kPartition * dim);
     key_scales = take<float>(at, kPartition);
@@ -297,23 +303,23 @@ struct TiledAttention {
       const u16* q = op.q.row<u16>(b.token(r)) + b.query_head(r) * cache.dim;
       for (i64 d = 0; d < dim; d += 16) {
         const i64 left = cache.dim - d;
-        Dot::put(queries + r * dim + d, left >= 16 ? load_bf16(q + d) : left > 0 ? load_some(q + d, left) : set(0.0f));
+        Dot::put(all_rows.queries + r * dim + d, left >= 16 ? load_bf16(q + d) : left > 0 ? load_some(q + d, left) : set(0.0f));
       }
     }
   }
 
   // Few rows multiply codes as they lie; for many, these are written out as bf16 once.
-  void partition(const RowBlock& b, i64 start, i64 first_group, i64 end_group) {
+  void partition(const RowBlock& b, const Rows& rows, i64 start, i64 first_group, i64 end_group) {
     if constexpr (kHasCodes) gather_scales(b, start, first_group * kGroup, end_group * kGroup);
     if constexpr (kHasCodes && kMultipliesCodes) {
       if (cache.unit && b.count <= Dot::kMaxRows) {
         Found<Item> codes;
         for (i64 g = first_group; g < end_group; g++) find_pages(b, start, g, codes);
-        return compute(b, start, first_group, end_group, codes);
+        return compute(b, rows, start, first_group, end_group, codes);
       }
     }
     for (i64 g = first_group; g < end_group; g++) find_tiles(b, start, g);
-    compute(b, start, first_group, end_group, tiles);
+    compute(b, rows, start, first_group, end_group, tiles);
   }
 
   // A weight with the scale of its value, where there is one; a masked one stays 0 whatever the scale.
@@ -324,10 +330,10 @@ struct TiledAttention {
 
   // Scores of the keys of group g. `spans` is null where all rows see all of them.
   template <class Any>
-  void score_group(const RowBlock& b, i64 g, const Found<Any>& found, const Span* spans) {
+  void score_group(const RowBlock& b, const Rows& rows, i64 g, const Found<Any>& found, const Span* spans) {
     const KeyTiles<Any> keys{{found.keys[g][0], found.keys[g][1]}};
     const i64 first = g * kGroup;
-    auto put = [=, cap = op.soft_cap, scale = set(op.scale), to = scores + first, top = tops, factors = key_scales + first](
+    auto put = [=, cap = op.soft_cap, scale = set(op.scale), to = rows.scores + first, top = rows.tops, factors = key_scales + first](
                    i64 r, int c, F16 x) {
       if constexpr (kHasCodes) x = mul(x, load(factors + c * 16));
       F16 s = scaled_score(x, scale, cap);
@@ -335,52 +341,66 @@ struct TiledAttention {
       store(to + r * kScores + c * 16, s);
       store(top + r * 16, max(load(top + r * 16), s));
     };
-    product(b.count, queries, dim, keys, dim / 32, pages, put);
+    product(b.count, rows.queries, dim, keys, dim / 32, pages, put);
   }
 
   template <class Any>
-  void compute(const RowBlock& b, i64 start, i64 first_group, i64 end_group, const Found<Any>& found) {
+  void compute(const RowBlock& b, const Rows& rows, i64 start, i64 first_group, i64 end_group, const Found<Any>& found) {
     Span spans[kRows];
     Span common{0, kPartition};  // what all rows see
     for (i64 r = 0; r < b.count; r++) {
       spans[r] = span_of(b, r, start);
       common = {spans[r].low > common.low ? spans[r].low : common.low, spans[r].high < common.high ? spans[r].high : common.high};
-      store(tops + r * 16, set(-__builtin_inff()));
+      store(rows.tops + r * 16, set(-__builtin_inff()));
     }
     for (i64 g = first_group; g < end_group; g++) {
-      score_group(b, g, found, common.low <= g * kGroup && (g + 1) * kGroup <= common.high ? nullptr : spans);
+      score_group(b, rows, g, found, common.low <= g * kGroup && (g + 1) * kGroup <= common.high ? nullptr : spans);
     }
     Merge merges[kRows];
     bool is_first[kRows];
     for (i64 r = 0; r < b.count; r++) {
-      Value* row = weights + r * kWeights;
-      const float best = largest(load(tops + r * 16));
-      const float total = softmax_row(scores + r * kScores, first_group * kGroup, end_group * kGroup, spans[r], best,
+      Value* row = rows.weights + r * kWeights;
+      const float best = largest(load(rows.tops + r * 16));
+      const float total = softmax_row(rows.scores + r * kScores, first_group * kGroup, end_group * kGroup, spans[r], best,
                                       [&](i64 i, F16 e) { Dot::put(row + i, weight_of(e, i, spans[r])); });
-      is_first[r] = run.total[r] < 0;
-      if (!spans[r].is_empty()) merges[r] = merge_row(run, r, best, total, is_first[r]);
+      is_first[r] = rows.run.total[r] < 0;
+      if (!spans[r].is_empty()) merges[r] = merge_row(rows.run, r, best, total, is_first[r]);
     }
     for (i64 d = 0; d < dim; d += kColumns) {
       const ValueTiles<Any> values{found.values + first_group, d / 16 * unit * 16, unit * 16};
-      auto put = [seen = +spans, how = +merges, first = +is_first, to = run.sums + d, stride = dim](i64 r, int c, F16 x) {
+      auto put = [seen = +spans, how = +merges, first = +is_first, to = rows.run.sums + d, stride = dim](i64 r, int c, F16 x) {
         if (!seen[r].is_empty()) merge_sums(to + r * stride + c * 16, x, how[r], first[r]);
       };
-      product(b.count, weights + first_group * kGroup, kWeights, values, end_group - first_group, pages, put);
+      product(b.count, rows.weights + first_group * kGroup, kWeights, values, end_group - first_group, pages, put);
     }
   }
 
-  // `number` is the block's; the thread goes on with those up to `end`.
-  void operator()(const RowBlock& b, i64 number, i64 end_number) {
-    load_queries(b);
-    for (i64 r = 0; r < b.count; r++) run.total[r] = -1;  // no partition yet
-    const i64 first = b.first_key(0), end = b.end_key();
+  // Whose keys a row block goes over: block `number`'s, of a thread that goes on with those up to `end`.
+  struct Turn {
+    i64 number, member, end;
+  };
+
+  // Keys [first, end) for all rows of a block, or of a member.
+  void go_over(const RowBlock& b, const Rows& rows, i64 first, i64 end, const Turn& turn) {
     for (i64 start = first / kPartition * kPartition; start < end; start += kPartition) {
       const i64 first_group = first > start ? (first - start) / kGroup : 0;
       const i64 left = ceil_div(end - start, kGroup);
-      pages.follow(number, start + kPartition, end_number, b.count, Dot::kMaxRows);
-      partition(b, start, first_group, left < kGroups ? left : kGroups);
+      pages.follow(turn.number, turn.member, start + kPartition, turn.end, b.count, Dot::kMaxRows);
+      partition(b, rows, start, first_group, left < kGroups ? left : kGroups);
     }
-    write_rows<u16>(b, run, cache.dim, dim);
+  }
+
+  void operator()(const RowBlock& b, i64 number, i64 end_number) {
+    load_queries(b);
+    for (i64 r = 0; r < b.count; r++) all_rows.run.total[r] = -1;  // no partition yet
+    const bool is_stack = b.num_members > 1;
+    if (is_stack) go_over(b, all_rows, 0, b.shared_keys, {number, PagesAhead::kShared, end_number});
+    for (i64 m = 0; m < b.num_members; m++) {
+      const RowBlock member = b.member(m);
+      const i64 first = is_stack ? b.shared_keys : member.first_key(0);
+      go_over(member, all_rows.from(m * b.fold, dim), first, member.end_key(), {number, m, end_number});
+    }
+    write_rows<u16>(b, all_rows.run, cache.dim, dim);
   }
 };
 
@@ -399,7 +419,8 @@ struct PlainAttention {
     query = reinterpret_cast<float*>(team.scratch());
     key = query + dim;
     scores = key + dim;
-    run.sums = scores + kPartition;
+    float* room = scores + kPartition;
+    run = {room, room + kRows, room + 2 * kRows};
   }
 
   const Item* row(const RowBlock& b, const HugeBuffer& buffer, i64 number) const {

@@ -114,7 +114,8 @@ void write_keys_and_values(const Attend& op, Team& team) {
   });
 }
 
-// Up to kRows rows of one segment that share a key head.
+// Up to kRows rows that share a key head: of one segment, or of several that are one token long each and begin with the
+// same pages, so that these are read once for all of them.
 struct RowBlock {
   i64 segment, head, first, count;  // rows [first, first + count) of the segment's length × fold
   i64 fold;                         // query heads per key head
@@ -122,6 +123,7 @@ struct RowBlock {
   const i32* table;
   i64 start;  // the segment's first token in the step
   const Attend* op;
+  i64 num_members, shared_keys;  // segments, and keys that all of them share if there are several
 
   i64 token(i64 r) const { return start + (first + r) / fold; }
   i64 query_head(i64 r) const { return head * fold + (first + r) % fold; }
@@ -131,34 +133,80 @@ struct RowBlock {
     return key > 0 ? key : 0;
   }
   i64 end_key() const { return position(count - 1) + 1; }
+
+  RowBlock member(i64 m) const {
+    if (num_members == 1) return *this;
+    const Step& step = op->step;
+    return {segment + m, head, 0, fold, fold, step.context_lens[segment + m],
+            step.block_tables + (segment + m) * step.table_width, start + m, op, 1, 0};
+  }
 };
 
 // The row blocks of a step by number. Quick where numbers rise.
 class Blocks {
  public:
-  explicit Blocks(const Attend& op) : op_(op), heads_(op.cache->num_heads), fold_(op.num_heads / heads_) {}
+  explicit Blocks(const Attend& op)
+      : op_(op), heads_(op.cache->num_heads), fold_(op.num_heads / heads_),
+        can_stack_(op.window == 0 && op.cache->unit != 0 && kPartition % op.cache->block_size == 0) {
+    stack();
+  }
 
-  i64 count() const {
-    i64 total = 0;
-    for (i64 s = 0; s < op_.step.num_segments; s++) total += in_segment(s);
-    return total;
+  i64 count() {
+    while (segment_ < op_.step.num_segments) pass();
+    return before_;
   }
 
   RowBlock at(i64 number) {
-    if (number < before_) segment_ = before_ = 0;
-    while (number - before_ >= in_segment(segment_)) before_ += in_segment(segment_++);
-    const i64 i = number - before_, start = op_.step.query_starts[segment_], rows = length(segment_) * fold_;
-    const i64 first = i / heads_ * kRows;
-    return {segment_, i % heads_, first, rows - first < kRows ? rows - first : kRows, fold_,
-            op_.step.context_lens[segment_], op_.step.block_tables + segment_ * op_.step.table_width, start, &op_};
+    if (number < before_) {
+      segment_ = before_ = 0;
+      stack();
+    }
+    while (number - before_ >= in_stack()) pass();
+    const i64 i = number - before_, rows = num_rows(), first = i / heads_ * kRows;
+    return {segment_, i % heads_, first, rows - first < kRows ? rows - first : kRows, fold_, op_.step.context_lens[segment_],
+            table(segment_), op_.step.query_starts[segment_], &op_, members_, shared_partitions_ * kPartition};
   }
 
  private:
   i64 length(i64 s) const { return op_.step.query_starts[s + 1] - op_.step.query_starts[s]; }
-  i64 in_segment(i64 s) const { return ceil_div(length(s) * fold_, kRows) * heads_; }
+  const i32* table(i64 s) const { return op_.step.block_tables + s * op_.step.table_width; }
+  i64 num_rows() const { return (members_ > 1 ? members_ : length(segment_)) * fold_; }
+  i64 in_stack() const { return ceil_div(num_rows(), kRows) * heads_; }
+
+  void pass() {
+    before_ += in_stack();
+    segment_ += members_;
+    stack();
+  }
+
+  // Of up to `limit` partitions, how many two segments begin with alike.
+  i64 common_partitions(i64 a, i64 b, i64 limit) const {
+    const i64 per_partition = kPartition / op_.cache->block_size, seen = op_.step.context_lens[b] / kPartition;
+    if (seen < limit) limit = seen;
+    for (i64 i = 0; i < limit * per_partition; i++)
+      if (table(a)[i] != table(b)[i]) return i / per_partition;
+    return limit;
+  }
+
+  // How many segments from the present one on go together: as many as share no less than the first two.
+  void stack() {
+    members_ = 1;
+    shared_partitions_ = 0;
+    const i64 first = segment_, end = op_.step.num_segments;
+    if (!can_stack_ || first >= end || length(first) != 1) return;
+    i64 shared = op_.step.context_lens[first] / kPartition;
+    for (i64 s = first + 1; s < end && length(s) == 1 && (members_ + 1) * fold_ <= kRows; s++, members_++) {
+      const i64 common = common_partitions(first, s, shared);
+      if (common == 0 || (members_ > 1 && common < shared)) break;
+      shared = common;
+    }
+    if (members_ > 1) shared_partitions_ = shared;
+  }
+
   const Attend& op_;
   const i64 heads_, fold_;
-  i64 segment_ = 0, before_ = 0;
+  const bool can_stack_;
+  i64 segment_ = 0, before_ = 0, members_ = 1, shared_partitions_ = 0;
 };
 
 // Brings pages into the second cache at the rate at which others are used up: while a row block's partition is computed,
@@ -168,13 +216,19 @@ class PagesAhead {
   PagesAhead(const Attend& op, i64 item_bytes)
       : cache_(*op.cache), unit_bytes_(kKeys * op.cache->dim_padded * item_bytes), tile_lines_(kGroup * item_bytes / 2), blocks_(op) {}
 
-  // From now on what lies behind `key` of block `number`, in blocks before `end`. Many rows are no faster than memory.
-  void follow(i64 number, i64 key, i64 end, i64 num_rows, i64 rows_at_once) {
+  static constexpr i64 kShared = -1;  // the member that stands for all: their shared keys come first
+
+  // From now on what lies behind `key` of a member of block `number`, in blocks before `end`. Of one segment, many rows
+  // are no faster than memory.
+  void follow(i64 number, i64 member, i64 key, i64 end, i64 num_rows, i64 rows_at_once) {
     constexpr i64 kFewRows = 8;
-    lines_per_tile_ = cache_.unit == 0 || num_rows > kFewRows ? 0 : ceil_div(tile_lines_, ceil_div(num_rows, rows_at_once));
+    const bool is_slow = num_rows > kFewRows && member != kShared;
+    lines_per_tile_ = cache_.unit == 0 || is_slow ? 0 : ceil_div(tile_lines_, ceil_div(num_rows, rows_at_once));
     end_ = end;
-    if (lines_per_tile_ == 0 || number_ > number || (number_ == number && key_ >= key)) return;
-    block_ = blocks_.at(number_ = number);
+    if (lines_per_tile_ == 0 || number_ > number) return;
+    if (number_ == number && (member_ > member || (member_ == member && key_ >= key))) return;
+    go_to(number);
+    if (member != kShared) take(member);
     key_ = key;
     at_ = unit_end_ = nullptr;
     are_values_ = false;
@@ -190,17 +244,33 @@ class PagesAhead {
  private:
   static constexpr i64 kKeys = 16;
 
+  void go_to(i64 number) {
+    number_ = number;
+    block_ = current_ = blocks_.at(number);
+    member_ = kShared;
+    key_ = 0;
+    end_key_ = block_.shared_keys;
+    if (block_.num_members == 1) take(0);
+  }
+
+  void take(i64 member) {
+    member_ = member;
+    current_ = block_.member(member);
+    key_ = block_.num_members == 1 ? current_.first_key(0) / kGroup * kGroup : block_.shared_keys;
+    end_key_ = current_.end_key();
+  }
+
   // Keys and values of sixteen keys take turns.
   HEADRACE_NOINLINE bool advance() {
     if (number_ >= end_) return false;
-    while (key_ >= block_.end_key()) {
-      if (++number_ >= end_) return false;
-      block_ = blocks_.at(number_);
-      key_ = block_.first_key(0) / kGroup * kGroup;
+    while (key_ >= end_key_) {
+      if (member_ + 1 < block_.num_members) take(member_ + 1);
+      else if (number_ + 1 < end_) go_to(number_ + 1);
+      else return false;
     }
     const char* start = page<char>(cache_, are_values_ ? cache_.values : cache_.keys, 0, 0);
-    const i64 block = block_.table[key_ / cache_.block_size];
-    const i64 number = (block * cache_.num_heads + block_.head) * cache_.block_size + key_ % cache_.block_size;
+    const i64 block = current_.table[key_ / cache_.block_size];
+    const i64 number = (block * cache_.num_heads + current_.head) * cache_.block_size + key_ % cache_.block_size;
     at_ = start + number / kKeys * unit_bytes_;
     unit_end_ = at_ + unit_bytes_;
     if (are_values_) key_ += kKeys;
@@ -211,8 +281,8 @@ class PagesAhead {
   const Cache& cache_;
   i64 unit_bytes_, tile_lines_, lines_per_tile_ = 0;
   Blocks blocks_;
-  RowBlock block_{};
-  i64 number_ = -1, key_ = 0, end_ = 0;
+  RowBlock block_{}, current_{};
+  i64 number_ = -1, member_ = 0, key_ = 0, end_key_ = 0, end_ = 0;
   bool are_values_ = false;
   const char *at_ = nullptr, *unit_end_ = nullptr;
 };

@@ -11,9 +11,12 @@ NUM_BLOCKS = 120
 
 
 class Sequences:
-    """Several sequences' q, k and v, and pages dealt out in random order."""
+    """Several sequences' q, k and v, and pages dealt out in random order. Of the first one's, `shared` are used by all
+    that are long enough."""
 
-    def __init__(self, dtype: str, lengths, heads=(6, 2), dim=24, block_size=16, seed=0, cache_dtype=None) -> None:
+    def __init__(
+        self, dtype: str, lengths, heads=(6, 2), dim=24, block_size=16, seed=0, cache_dtype=None, shared=0
+    ) -> None:
         self.lengths, self.heads, self.dim, self.block_size, self.dtype = lengths, heads, dim, block_size, dtype
         self.cache_dtype = cache_dtype
         free = np.random.default_rng(seed).permutation(np.arange(1, 1 + NUM_BLOCKS)).tolist()
@@ -21,9 +24,11 @@ class Sequences:
         self.tables = np.zeros((len(lengths), width), np.int32)
         self.qkv = []
         for i, length in enumerate(lengths):
-            count = -(-length // block_size)
-            self.tables[i, :count], free = free[:count], free[count:]
+            count, kept = -(-length // block_size), min(shared, length // block_size) if i else 0
+            self.tables[i, :kept] = self.tables[0, :kept]
+            self.tables[i, kept:count], free = free[: count - kept], free[count - kept :]
             self.qkv.append(numbers(dtype, length, (heads[0] + 2 * heads[1]) * dim, seed=seed + 10 + i, spread=1.5))
+            self.qkv[i][: kept * block_size] = self.qkv[0][: kept * block_size]
 
     def step(self, spans) -> tuple[StepInputs, np.ndarray]:
         """spans: (sequence, start, end) each → the step's inputs and its qkv [T, …]."""

@@ -59,6 +59,24 @@ def test_alone_batched_chunked_and_one_by_one_are_the_same_bits(dtype, isa, form
     assert last[::-1].tobytes() == whole[np.cumsum(lengths) - 1].tobytes()
 
 
+@pytest.mark.parametrize("cache_dtype", [None, "int8"])
+@pytest.mark.parametrize("block_size", [16, 32, 48])
+@pytest.mark.parametrize("isa", [isa for isa in ISAS if isa != "portable"])
+def test_rows_that_share_pages_have_the_bits_that_they_have_alone(isa, block_size, cache_dtype):
+    shared = 1_040 // block_size
+    lengths = [1_100, 1_041, 1_090, 530, 1_200, 40, *[1_060 + i for i in range(11)], 700]
+    sequences = Sequences("bfloat16", lengths, block_size=block_size, cache_dtype=cache_dtype, shared=shared)
+    ops = ops_of(isa, 2, "bfloat16")
+    cache = sequences.cache(ops)
+    for i, length in enumerate(lengths):
+        sequences.attend(ops, cache, [(i, 0, length - 1)])
+    spans = [(i, length - 1, length) for i, length in enumerate(lengths)]
+    for step in (spans, spans[::-1], [*spans[:3], (3, 500, 530), *spans[4:]]):
+        together = sequences.attend(ops, cache, step)
+        alone = [sequences.attend(ops, cache, [span]) for span in step]
+        assert together.tobytes() == np.concatenate(alone).tobytes()
+
+
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("isa", ISAS)
 def test_the_size_and_place_of_pages_do_not_change_bits(dtype, isa):
