@@ -45,7 +45,7 @@ class MockCore:
         self.last_step_s = self.busy_s = 0.0
         self.num_queued = self.num_queued_tokens = 0
         self.scheduler = SimpleNamespace(
-            stats=SchedulerStats, num_running=0, num_waiting=0, roster=SimpleNamespace(requests={})
+            stats=SchedulerStats, num_running=0, num_waiting=0, roster=SimpleNamespace(requests={}, sequences={})
         )
         self.executor: Any = None
         self._num_streams = num_streams

@@ -24,7 +24,7 @@ def test_a_life_tells_its_phases_and_why_it_ended(page, site):
     page.locator(".requests tbody a").first.click()
     page.wait_for_selector(".lane-name:text-is('engine steps')")
     lanes = page.locator(".lane-name").all_inner_texts()
-    assert [name for name in lanes if name] == ["queued", "prefill", "decode", "engine steps"]
+    assert [name for name in lanes if name] == ["queued", "prefill", "decode", "prompt chunk", "engine steps"]
     assert "It ended by itself" in page.inner_text(".life-head")
     assert "schedule: admitted" in page.inner_text(".moves")
     life = httpx.get(f"{site.url}/v1/requests/{page.inner_text('h1')}").json()["data"][0]

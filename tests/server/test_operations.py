@@ -80,6 +80,24 @@ def test_a_life_can_be_read_while_it_goes_on_and_when_it_is_over():
     assert over["time_to_first_token_s"] > 0 and over["choices"][0]["seed"] is not None
 
 
+def test_a_life_tells_the_parts_of_the_prompt_that_each_step_computed():
+    made = engine(max_num_batched_tokens=64)
+
+    async def work(c):
+        await c.complete([65, 66] * 75, n=2, max_tokens=3, ignore_eos=True, request_id="long")
+        (life,) = done(await c.get("/v1/requests/long"))["data"]
+        return life, [c.service.flight.chunks(request_id) for request_id in range(4)]
+
+    life, left = within(work, made)
+    for choice in life["choices"]:
+        chunks, moves = choice["prefill_chunks"], choice["timeline"]
+        computed = [position for c in chunks for position in range(c["start"], c["start"] + c["length"])]
+        assert computed == list(range(chunks[0]["start"], 150)) and len(chunks) >= 2 - choice["index"]
+        assert all(moves[1]["at_s"] <= c["at_s"] and c["took_s"] >= 0 for c in chunks)
+    assert life["queue_s"] >= 0 and life["prefill_s"] > 0 and life["decode_s"] > 0
+    assert not any(left), "what has ended is forgotten by the recorder"
+
+
 @pytest.mark.parametrize("name", ["mine", "chatcmpl-mine"])
 def test_an_operator_aborts_a_request_and_its_client_is_told(name):
     async def work(c):

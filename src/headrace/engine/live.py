@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from headrace.engine.core import EngineCore
 from headrace.words.outputs import Move
+from headrace.words.plan import Segment, StepPlan
 
 
 class LiveChoice(NamedTuple):
@@ -31,6 +33,32 @@ def live_choices(core: EngineCore, request_id: int) -> dict[int, LiveChoice]:
             status, seq.num_computed, len(seq.tokens), seq.num_preemptions, tuple(seq.gates), tuple(seq.timeline)
         )
     return found
+
+
+class Prefill(NamedTuple):
+    """A part of a plan that computes what is known already: a prompt, or what a preemption lost."""
+
+    request_id: int
+    choice: int
+    segment: Segment
+
+
+def prefills(core: EngineCore, plan: StepPlan) -> Iterator[Prefill]:
+    """In the core's thread."""
+    for segment in plan.segments:
+        seq = core.scheduler.roster.sequences.get(segment.seq_id)
+        if seq is not None and (is_chunk(segment) or segment.start < len(seq.request.prompt_ids)):
+            yield Prefill(seq.request.request_id, seq.choice, segment)
+
+
+def is_chunk(segment: Segment) -> bool:
+    """More than one token that is no guess."""
+    return segment.length - segment.num_drafts > 1
+
+
+def is_alive(core: EngineCore, seq_id: int) -> bool:
+    """Whether the sequence has not ended; in the core's thread."""
+    return seq_id in core.scheduler.roster.sequences
 
 
 def is_working(core: EngineCore) -> bool:

@@ -11,6 +11,8 @@ from headrace.engine.core import EngineCore
 from headrace.engine.host import Stream
 from headrace.engine.live import LiveChoice, live_choices
 from headrace.engine.output import Life, RequestState
+from headrace.server.flight import Chunk, FlightRecorder
+from headrace.server.histogram import gap_s
 from headrace.words.outputs import Move
 
 LINE = (
@@ -32,12 +34,14 @@ class Finished(NamedTuple):
 class Books:
     """Keeps the lives of the last `num_remembered` finished requests; what is open is read from the engine."""
 
-    def __init__(self, core: EngineCore, num_remembered: int) -> None:
+    def __init__(self, core: EngineCore, num_remembered: int, flight: FlightRecorder) -> None:
         self._core = core
+        self._flight = flight
         self._finished: deque[Finished] = deque(maxlen=num_remembered)
 
     def finished(self, state: RequestState) -> None:
         self._finished.append(Finished(state.request.arrival_s, self._page(state)))
+        self._flight.forget(state.request.request_id)
 
     def lines(self, streams: Iterable[Stream]) -> list[dict[str, Any]]:
         """One line for each, the open ones first, then the finished from the latest."""
@@ -83,17 +87,20 @@ class Books:
         request = state.request
         live = live_choices(self._core, request.request_id)
         start_s = request.arrival_s
-        sampling = request.sampling
+        sampling, times = request.sampling, state.metrics
+        chunks = self._flight.chunks(request.request_id)
         return {
             **self._line(state),
+            "prefill_s": gap_s(times.first_scheduled_s, times.first_token_s),
+            "decode_s": gap_s(times.first_token_s, times.last_token_s),
             "priority": request.priority,
             "max_tokens": request.max_tokens,
             "temperature": None if sampling is None else sampling.temperature,
-            "choices": [_choice(life, live.get(life.choice, NEW), start_s) for life in state.lives()],
+            "choices": [_choice(life, live.get(life.choice, NEW), chunks, start_s) for life in state.lives()],
         }
 
 
-def _choice(life: Life, live: LiveChoice, start_s: float) -> dict[str, Any]:
+def _choice(life: Life, live: LiveChoice, chunks: Iterable[Chunk], start_s: float) -> dict[str, Any]:
     finish = life.finish
     return {
         "index": life.choice,
@@ -106,6 +113,16 @@ def _choice(life: Life, live: LiveChoice, start_s: float) -> dict[str, Any]:
         "gates": list(live.gates),
         "seed": life.seed,
         "timeline": [_move(move, start_s) for move in life.timeline or live.timeline],
+        "prefill_chunks": [_chunk(chunk, start_s) for chunk in chunks if chunk.choice == life.choice],
+    }
+
+
+def _chunk(chunk: Chunk, start_s: float) -> dict[str, Any]:
+    return {
+        "at_s": round(chunk.began_s - start_s, 6),
+        "took_s": round(chunk.took_s, 6),
+        "start": chunk.start,
+        "length": chunk.length,
     }
 
 

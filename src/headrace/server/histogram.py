@@ -34,3 +34,7 @@ class Histogram:
             total += count
             buckets.append(("+Inf" if bound == math.inf else repr(bound), float(total)))
         return buckets, self._sum
+
+
+def gap_s(start_s: float | None, end_s: float | None) -> float | None:
+    return None if start_s is None or end_s is None else end_s - start_s

@@ -13,7 +13,7 @@ from headrace.engine.host import AsyncLLM
 from headrace.engine.metrics import Metrics
 from headrace.engine.output import RequestState
 from headrace.server.flight import FlightRecorder
-from headrace.server.histogram import SECONDS, TOKENS, Histogram
+from headrace.server.histogram import SECONDS, TOKENS, Histogram, gap_s
 from headrace.words.outputs import FinishReason
 
 LABELS = ("model_name", "engine")
@@ -75,10 +75,10 @@ class ServerMetrics:
         add("vllm:request_prompt_tokens", float(len(state.request.prompt_ids)))
         add("vllm:request_generation_tokens", float(state.num_output_tokens))
         add("vllm:request_queue_time_seconds", times.queue_time_s)
-        add("vllm:e2e_request_latency_seconds", _gap(times.arrival_s, times.finished_s))
-        add("vllm:request_prefill_time_seconds", _gap(times.first_scheduled_s, times.first_token_s))
-        add("vllm:request_decode_time_seconds", _gap(times.first_token_s, times.last_token_s))
-        add("vllm:request_inference_time_seconds", _gap(times.first_scheduled_s, times.last_token_s))
+        add("vllm:e2e_request_latency_seconds", gap_s(times.arrival_s, times.finished_s))
+        add("vllm:request_prefill_time_seconds", gap_s(times.first_scheduled_s, times.first_token_s))
+        add("vllm:request_decode_time_seconds", gap_s(times.first_token_s, times.last_token_s))
+        add("vllm:request_inference_time_seconds", gap_s(times.first_scheduled_s, times.last_token_s))
         self._add_pace(state)
         for life in state.lives():
             finish = life.finish
@@ -164,7 +164,3 @@ class ServerMetrics:
         family = CounterMetricFamily(name, text, labels=LABELS)
         family.add_metric(self._labels, value)
         return family
-
-
-def _gap(start_s: float | None, end_s: float | None) -> float | None:
-    return None if start_s is None or end_s is None else end_s - start_s

@@ -46,7 +46,7 @@ class Service:
         self.llm = llm
         self.settings = settings
         self.flight = flight or FlightRecorder(settings.num_steps)
-        self.books = Books(llm.engine.core, settings.num_remembered)
+        self.books = Books(llm.engine.core, settings.num_remembered, self.flight)
         self.metrics = ServerMetrics(llm, settings.model_name, self.flight)
         self.spans = spans or NoSpans()
         self.is_draining = False

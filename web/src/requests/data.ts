@@ -34,6 +34,15 @@ export interface Choice {
   /** A text: seeds have 64 bits, numbers here only 53. */
   seed: string | null;
   timeline: Move[];
+  prefill_chunks: Chunk[];
+}
+
+/** Positions of the prompt that one step computed. */
+export interface Chunk {
+  at_s: number;
+  took_s: number;
+  start: number;
+  length: number;
 }
 
 export interface Life extends Line {

@@ -1,5 +1,5 @@
-import { seconds } from "../format";
-import { PHASES, spansOf, stepsWithin, type Choice, type Life, type Phase, type Span, type Step } from "./data";
+import { count, seconds } from "../format";
+import { PHASES, spansOf, stepsWithin, type Choice, type Chunk, type Life, type Phase, type Span, type Step } from "./data";
 
 const MOST_STEPS = 600;
 const NUM_TICKS = 5;
@@ -30,6 +30,7 @@ export function Waterfall({ life, choice, steps }: Props) {
             ))}
         </Row>
       ))}
+      <Chunks chunks={choice.prefill_chunks} endS={endS} />
       <Steps steps={stepsWithin(steps, life.age_s, endS)} endS={endS} />
     </figure>
   );
@@ -64,6 +65,23 @@ function Bar({ span, endS }: { span: Span; endS: number }) {
   const style = { left: `${(100 * span.startS) / endS}%`, width: `${(100 * (span.endS - span.startS)) / endS}%` };
   const title = `${PHASES[span.phase]}: ${seconds(span.endS - span.startS)}, from +${seconds(span.startS)} (${span.where})`;
   return <span class={`bar ${span.phase}`} style={style} title={title} />;
+}
+
+/** The prompt's parts, each in the step that computed it. */
+function Chunks({ chunks, endS }: { chunks: Chunk[]; endS: number }) {
+  if (!chunks.length) return null;
+  const total = chunks.reduce((sum, chunk) => sum + chunk.took_s, 0);
+  return (
+    <Row name={chunks.length > 1 ? `${chunks.length} prompt chunks` : "prompt chunk"} total={total}>
+      {chunks.map((chunk) => (
+        <span
+          class="bar chunk"
+          style={{ left: `${(100 * chunk.at_s) / endS}%`, width: `${(100 * chunk.took_s) / endS}%` }}
+          title={`tokens ${count(chunk.start)} to ${count(chunk.start + chunk.length)} of the prompt: ${seconds(chunk.took_s)}, from +${seconds(chunk.at_s)}`}
+        />
+      ))}
+    </Row>
+  );
 }
 
 function Axis({ endS }: { endS: number }) {
