@@ -92,7 +92,7 @@ class LLM:
         for conversation in conversations:
             try:
                 chat = template.render(conversation, add_generation_prompt, continue_final_message, **variables)
-                prompts.append({"prompt": chat.text, "prompt_token_ids": chat.token_ids})
+                prompts.append(chat.prompt)
             except PromptTooLongError as error:
                 prompts.append(error)
         return self._generate(prompts, sampling_params, use_tqdm, None)

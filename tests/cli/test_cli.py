@@ -223,7 +223,8 @@ def test_without_arguments_the_commands_are_listed(cli):
 
 
 @pytest.mark.parametrize("command", ["generate", "chat"])
-def test_help_lists_options_by_group(cli, command):
+def test_help_lists_options_by_group_where_there_is_room(cli, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "120")
     code, out, _ = cli(command, "--help")
     assert code == 0 and "--max-tokens" in out and "Engine" in out and "Sampling" in out
     assert "--tensor-parallel-size" not in out
@@ -314,6 +315,14 @@ def test_what_is_no_command_is_told_with_all_of_them(cli):
     assert code == 0 and all(word in out for word in words)
     code, _, err = cli("serv")
     assert code == 2 and "serve" in err
+
+
+@pytest.mark.parametrize("command", ["serve", "generate", "run-batch", "bench throughput"])
+@pytest.mark.parametrize("columns", ["60", "80", "120"])
+def test_the_help_shows_the_names_of_options_whole(cli, monkeypatch, command, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    code, out, _ = cli(*command.split(), "--help")
+    assert code == 0 and "--max-num-batched-tokens" in out and "…" not in out
 
 
 def test_a_missing_prompt_is_told_where_it_may_stand(cli):

@@ -132,6 +132,8 @@ def test_top_shows_load_and_requests(cli, site):
     assert code == 0
     for word in ("running", "KV cache", "prefix hits", "first token", "p99", "chatcmpl-"):
         assert word in out, word
+    (first_token,) = [line for line in out.splitlines() if line.strip().startswith("first token")]
+    assert "since the start" in out and "–" not in first_token and "ms" in first_token
 
 
 def test_top_lives_in_a_terminal_until_ctrl_c(site):

@@ -80,6 +80,21 @@ def test_a_life_can_be_read_while_it_goes_on_and_when_it_is_over():
     assert over["time_to_first_token_s"] > 0 and over["choices"][0]["seed"] is not None
 
 
+def test_retry_after_is_the_time_in_which_half_of_the_queue_has_begun(monkeypatch):
+    now_s = [100.0]
+    monkeypatch.setattr("headrace.server.service.time.monotonic", lambda: now_s[0])
+
+    async def work(c):
+        told = [c.service.retry_after_s()]
+        monkeypatch.setattr(type(c.engine.core), "num_queued", 40)
+        c.service._finish_times_s.extend([100.0, 101.0, 102.0, 103.0])
+        for now_s[0] in (104.0, 102.0, 4_000.0):
+            told.append(c.service.retry_after_s())
+        return told
+
+    assert within(work) == [1, 20, 10, 60]
+
+
 def test_a_life_tells_the_parts_of_the_prompt_that_each_step_computed():
     made = engine(max_num_batched_tokens=64)
 

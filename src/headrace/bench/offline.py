@@ -13,10 +13,9 @@ from headrace.bench.client import Timed
 from headrace.bench.load import FIRST_TOKEN_ID, spread, summary
 from headrace.llm import LLM
 from headrace.words.errors import ConfigError
-from headrace.words.outputs import RequestOutput
+from headrace.words.outputs import GOOD_ENDS, RequestOutput
 from headrace.words.params import SamplingParams
 
-GOOD_ENDS = ("stop", "length")
 Tell = Callable[[object], None]
 
 

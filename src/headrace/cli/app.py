@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import shutil
 import sys
 import traceback
 from collections.abc import Sequence
@@ -16,6 +17,7 @@ from headrace.cli.model import OpenLLM, open_llm
 from headrace.cli.streams import drop_logs, drop_output
 from headrace.words.errors import HeadraceError, nearest
 
+WIDE = 120
 USAGE_ERROR = 2
 FAILURE = 1
 INTERRUPTED = 130
@@ -41,10 +43,19 @@ COMMANDS = {
 
 def make_app(arguments: Sequence[str]) -> typer.Typer:
     """The program, of which only that command is imported that the arguments begin with, if it is one."""
-    app = typer.Typer(add_completion=True, no_args_is_help=True, epilog=EPILOG, pretty_exceptions_enable=False)
-    app.callback()(root)
     wanted = arguments[0] if arguments else None
-    for name in (wanted,) if wanted in COMMANDS else COMMANDS:
+    names = (wanted,) if wanted in COMMANDS else tuple(COMMANDS)
+    # In a narrow terminal the tables of a command's options would cut their names.
+    has_room = wanted not in COMMANDS or shutil.get_terminal_size().columns >= WIDE
+    app = typer.Typer(
+        add_completion=True,
+        no_args_is_help=True,
+        epilog=EPILOG,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="rich" if has_room else None,
+    )
+    app.callback()(root)
+    for name in names:
         _add(app, name)
     return app
 

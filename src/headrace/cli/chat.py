@@ -18,7 +18,7 @@ from headrace.engine.timeline import render
 from headrace.llm import LLM
 from headrace.words.config import DEFAULT_MODEL
 from headrace.words.errors import RequestError
-from headrace.words.outputs import RequestOutput
+from headrace.words.outputs import GOOD_ENDS, RequestOutput
 from headrace.words.params import SamplingParams
 
 Messages = list[dict[str, str]]
@@ -105,7 +105,7 @@ class Conversation:
             print(f"headrace: {error}", file=sys.stderr)
             return
         choice = output.outputs[0]
-        if choice.finish_reason in (*report.GOOD_ENDS, "abort"):
+        if choice.finish_reason in (*GOOD_ENDS, "abort"):
             self._said = [*messages, {"role": "assistant", "content": choice.text}]
         else:
             print(f"headrace: {report.bad_ends([output])[0]}; /reset forgets the conversation", file=sys.stderr)

@@ -118,8 +118,7 @@ def sampling_params(llm: LLM, given: Options, max_tokens: int | None = MAX_TOKEN
 def prompt_of(llm: LLM, text: str, system: str | None, raw: bool) -> Prompt:
     if raw or llm.llm_engine.engine.template is None:
         return text if system is None else f"{system}\n\n{text}"
-    chat = llm.get_chat_template().render(conversation(system, text))
-    return {"prompt": chat.text, "prompt_token_ids": chat.token_ids}
+    return llm.get_chat_template().render(conversation(system, text)).prompt
 
 
 def print_stream(outputs: Iterator[RequestOutput]) -> RequestOutput:

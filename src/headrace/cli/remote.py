@@ -15,13 +15,13 @@ from urllib.parse import quote, urlsplit
 
 import typer
 
+from headrace.server.settings import LOOPBACK
 from headrace.words import envs
 from headrace.words.errors import ConfigError, EngineError, RequestError
 from headrace.words.outputs import CompletionOutput, Move, RequestMetrics, RequestOutput
 
 URL = "http://127.0.0.1:8000"
 AT_ONCE = 64
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
 DONE = b"data: [DONE]"
 UrlOption = Annotated[str | None, typer.Option("--url", help="Ask a running server, not a model of this process.")]
 KeyOption = Annotated[

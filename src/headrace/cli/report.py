@@ -7,9 +7,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from headrace.words.outputs import CompletionOutput, Logprob, RequestOutput
-
-GOOD_ENDS = ("stop", "length")
+from headrace.words.outputs import GOOD_ENDS, CompletionOutput, Logprob, RequestOutput
 
 
 class Stopwatch:

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from headrace.cli.bar import Bar
 from headrace.cli.model import LogLevelOption, ModelOption, set_log_level
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
 from headrace.cli.serve import shown_name
@@ -48,8 +49,8 @@ def run(asked: EngineConfig, source: Path, output: Path, at_once: int) -> int:
         llm = AsyncLLM(build_engine(replace(asked, max_num_queued_requests=None), progress))
     service = Service(llm, Settings(model_names=(shown_name(asked.model), asked.model)))
     try:
-        with Progress(source) as bar:
-            counts = asyncio.run(Batch(make_app(service), source, output, at_once, bar.tell).run())
+        with Bar(num_lines(source)) as bar:
+            counts = asyncio.run(Batch(make_app(service), source, output, at_once, bar.show).run())
     finally:
         service.close()
         llm.shutdown()
@@ -58,26 +59,7 @@ def run(asked: EngineConfig, source: Path, output: Path, at_once: int) -> int:
     return 1 if counts.failed else 0
 
 
-class Progress:
-    """A bar on stderr if that is a terminal."""
-
-    def __init__(self, source: Path) -> None:
-        from rich.console import Console
-        from rich.progress import Progress as Bars
-
-        console = Console(stderr=True)
-        self._bars = Bars(console=console, disable=not console.is_terminal, transient=True)
-        with source.open("rb") as lines:
-            total = sum(1 for line in lines if line.strip())
-        self._task = self._bars.add_task("requests", total=total)
-
-    def tell(self, num_done: int, num_failed: int) -> None:
-        text = f"requests ({num_failed} failed)" if num_failed else "requests"
-        self._bars.update(self._task, completed=num_done, description=text)
-
-    def __enter__(self) -> Progress:
-        self._bars.start()
-        return self
-
-    def __exit__(self, *args: object) -> None:
-        self._bars.stop()
+def num_lines(source: Path) -> int:
+    """Those that hold something."""
+    with source.open("rb") as lines:
+        return sum(1 for line in lines if line.strip())

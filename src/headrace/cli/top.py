@@ -50,7 +50,7 @@ def top(
     if once:
         time.sleep(interval)
         watch.look()
-        console.print(watch.picture(ONCE_LINES))
+        console.print(watch.picture(ONCE_LINES, since_start=True))
         return 0
     try:
         with Live(watch.picture(console.height), console=console, screen=True, auto_refresh=False) as live:
@@ -89,14 +89,15 @@ class Watch:
         except HeadraceError as error:
             self._error = str(error)
 
-    def picture(self, height: int) -> RenderableType:
-        """Of at most `height` lines."""
+    def picture(self, height: int, since_start: bool = False) -> RenderableType:
+        """Of at most `height` lines; latencies of the last minute, or of all that the server remembers."""
         now, before = self._moments[-1], self._moments[-2] if len(self._moments) > 1 else None
         then = next((m for m in self._moments if m.at_s >= now.at_s - WINDOW_S), None)
         parts: list[RenderableType] = [Text(f"headrace top  {self._server.url}", style="bold")]
         if self._error:
             parts.append(Text(self._error, style="red"))
-        parts += [_levels(before, then, now), self._speed(), _latencies(then if then is not now else None, now)]
+        since = None if since_start or then is now else then
+        parts += [_levels(before, then, now), self._speed(), _latencies(since, now)]
         parts.append(_table(self._requests[: max(3, height - OTHER_LINES)], len(self._requests)))
         return Group(*parts)
 
@@ -134,7 +135,7 @@ def _levels(before: Moment | None, then: Moment | None, now: Moment) -> Renderab
 
 def _latencies(then: Moment | None, now: Moment) -> RenderableType:
     table = Table(box=None, padding=(0, 2), header_style="dim")
-    table.add_column("last minute", style="dim")
+    table.add_column("since the start" if then is None else "last minute", style="dim")
     for q in QUANTILES:
         table.add_column(f"p{round(100 * q)}", justify="right", min_width=8)
     for label, name in LATENCIES.items():

@@ -20,7 +20,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from headrace.engine import checks
-from headrace.engine.inputs import clean_text
+from headrace.engine.inputs import Prompt, clean_text
 from headrace.engine.template import compile_template, one_line, set_budget
 from headrace.engine.tokenizer import Tokenizer
 from headrace.words.errors import PromptTooLongError, RequestError, nearest
@@ -38,6 +38,10 @@ _PRIVATE = (*range(0xE000, 0xF900), *range(0xF0000, 0xFFFFE), *range(0x100000, 0
 class RenderedChat(NamedTuple):
     text: str
     token_ids: list[int]
+
+    @property
+    def prompt(self) -> Prompt:
+        return {"prompt": self.text, "prompt_token_ids": self.token_ids}
 
 
 class ChatTemplate:

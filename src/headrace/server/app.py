@@ -18,7 +18,7 @@ from starlette.types import ASGIApp
 from headrace.server import chat, completions, embeddings, messages, operations, page, tokens
 from headrace.server.body import ClientGone
 from headrace.server.docs import docs_page, finish_schema
-from headrace.server.errors import ApiError, api_error, error_response
+from headrace.server.errors import ApiError, api_error, error_response, told
 from headrace.server.gate import Gate, dialect_of
 from headrace.server.protocol.chat import ChatRequest
 from headrace.server.protocol.completions import CompletionRequest
@@ -26,10 +26,7 @@ from headrace.server.protocol.fields import Body
 from headrace.server.protocol.messages import CountTokensRequest, MessagesRequest
 from headrace.server.protocol.tokens import DetokenizeRequest, EmbeddingRequest, TokenizeRequest
 from headrace.server.service import Service
-from headrace.words.errors import HeadraceError
-from headrace.words.log import get_logger
 
-log = get_logger(__name__)
 Create = Callable[[Service, Request], Awaitable[Response]]
 POSTS: dict[str, tuple[Create, type[Body], str]] = {
     "/v1/chat/completions": (chat.create, ChatRequest, "Answer a conversation."),
@@ -59,7 +56,7 @@ def make_app(service: Service) -> ASGIApp:
         known = api_error(error)
         if known.status == 405:
             known.headers["allow"] = ", ".join(_methods(app, request.url.path))
-        return _told(request, known)
+        return _answer(request, known)
 
     app.add_exception_handler(HTTPException, tell)
     return Gate(app, service)
@@ -85,12 +82,10 @@ def _bound(create: Create, service: Service) -> Callable[[Request], Awaitable[Re
         try:
             return await create(service, request)
         except ClientGone:
-            return _told(request, ApiError(499, "the client is gone", closes=True))
+            return _answer(request, ApiError(499, "the client is gone", closes=True))
         except Exception as error:
-            known = api_error(error, service.settings.retry_after_s)
-            if known.status >= 500 and not isinstance(error, HeadraceError | ApiError):
-                log.error("%s %s failed", request.method, request.url.path, exc_info=error)
-            return _told(request, known)
+            what = f"{request.method} {request.url.path}"
+            return _answer(request, told(error, what, service.retry_after_s()))
 
     return endpoint
 
@@ -101,7 +96,7 @@ def _methods(app: FastAPI, path: str) -> list[str]:
     return sorted({method for route in routes for method in route.methods or ()})
 
 
-def _told(request: Request, error: ApiError) -> Response:
+def _answer(request: Request, error: ApiError) -> Response:
     return error_response(error, dialect_of(request.url.path), request.scope.get("headrace.request_id"))
 
 

@@ -16,7 +16,7 @@ from headrace.server.generation import Generation, News
 from headrace.server.logprobs import chat_logprobs, prompt_logprobs
 from headrace.server.parameters import check_all, check_stream, sampling_params, warnings_of
 from headrace.server.protocol.chat import ChatRequest
-from headrace.server.service import Service, new_id, prompt_of, token_counts
+from headrace.server.service import Service, new_id, token_counts
 from headrace.server.sse import EventStream, answer_or_leave, encode
 from headrace.server.usage import usage_of
 from headrace.words.outputs import CompletionOutput, RequestOutput
@@ -58,7 +58,7 @@ async def _check(service: Service, request: Request, body: ChatRequest) -> ChatJ
     adds = body.add_generation_prompt if body.add_generation_prompt is not None else not continues
     chat = await service.render(body.messages, adds, continues, body.chat_template_kwargs)
     checked = await check_all(
-        service.llm, [prompt_of(chat)], params, body.priority, "messages", body.truncate_prompt_tokens
+        service.llm, [chat.prompt], params, body.priority, "messages", body.truncate_prompt_tokens
     )
     return ChatJob(
         body=body,

@@ -11,6 +11,9 @@ from starlette.exceptions import HTTPException
 from starlette.responses import Response
 
 from headrace.words.errors import ConfigError, EngineDeadError, HeadraceError, QueueFullError, RequestError
+from headrace.words.log import get_logger
+
+log = get_logger(__name__)
 
 Dialect = Literal["openai", "anthropic"]
 KINDS = {
@@ -97,6 +100,14 @@ def api_error(error: BaseException, retry_after_s: int = 1) -> ApiError:
             return ApiError(501, " ".join(str(error).split()) or "not implemented")
         case _:
             return ApiError(500, f"internal error ({type(error).__name__}); the server's log says more")
+
+
+def told(error: BaseException, what: str, retry_after_s: int = 1) -> ApiError:
+    """As `api_error`; a fault of ours that nobody expected is logged, `what` being what failed."""
+    known = api_error(error, retry_after_s)
+    if known.status >= 500 and not isinstance(error, ApiError | HeadraceError | NotImplementedError):
+        log.error("%s failed", what, exc_info=error)
+    return known
 
 
 def _from_validation(error: ValidationError) -> ApiError:

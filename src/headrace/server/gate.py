@@ -13,17 +13,15 @@ from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from headrace.server import page
-from headrace.server.errors import ApiError, Dialect, api_error, error_response, overloaded
+from headrace.server.errors import ApiError, Dialect, error_response, overloaded, told
 from headrace.server.logs import log_response
 from headrace.server.service import Service
+from headrace.server.settings import LOOPBACK
 from headrace.server.spans import PARENT, trace_headers
-from headrace.words.log import get_logger
 
-log = get_logger(__name__)
 OPEN_PATHS = frozenset({"/health", "/ready"})
 WORK_PATHS = ("/v1/chat/completions", "/v1/completions", "/v1/embeddings", "/v1/messages", "/invocations")
 """What a server that is full or ending refuses."""
-LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 MAX_ID_CHARS = 128
 
 
@@ -34,7 +32,7 @@ class Gate:
         self._app = app
         self._service = service
         self._keys = [key.encode() for key in service.settings.api_keys]
-        self._hosts = LOOPBACK | {service.settings.host}
+        self._hosts = {*LOOPBACK, service.settings.host}
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -93,16 +91,13 @@ class Gate:
     def _check_room(self) -> None:
         service = self._service
         if why := service.not_ready():
-            raise overloaded(f"{why}; try again later", service.settings.retry_after_s, why.replace(" ", "_"))
+            raise overloaded(f"{why}; try again later", service.retry_after_s(), why.replace(" ", "_"))
 
     def _ending(self) -> ApiError:
-        retry_after_s = self._service.settings.retry_after_s
-        return overloaded("the server is shutting down", retry_after_s, "the_server_is_shutting_down")
+        return overloaded("the server is shutting down", 1, "the_server_is_shutting_down")
 
     async def _tell(self, error: Exception, scope: Scope, receive: Receive, response: _Watched) -> None:
-        known = api_error(error, self._service.settings.retry_after_s)
-        if known.status >= 500 and not isinstance(error, ApiError):
-            log.error("%s %s failed", scope["method"], scope["path"], exc_info=error)
+        known = told(error, f"{scope['method']} {scope['path']}", self._service.retry_after_s())
         if response.status is not None:
             raise error
         await error_response(known, dialect_of(scope["path"]), response.request_id)(scope, receive, response.send)

@@ -11,11 +11,10 @@ from headrace.engine.output import Output, OutputKind
 from headrace.server.body import ClientGone
 from headrace.server.errors import ApiError
 from headrace.words.errors import EngineDeadError
-from headrace.words.outputs import EmbeddingOutput, FinishReason, RequestMetrics
+from headrace.words.outputs import GOOD_ENDS, EmbeddingOutput, FinishReason, RequestMetrics
 
 News = list[tuple[int, Output]]
 """(number of the prompt, what is new about it)."""
-GOOD_ENDS = (None, FinishReason.STOPPED.value, FinishReason.LENGTH_CAPPED.value)
 
 
 class Generation:
@@ -90,13 +89,13 @@ def failure_of(output: Output, times: RequestMetrics) -> ApiError | None:
     if isinstance(output, EmbeddingOutput):
         return _failure(output.finish_reason, output.finish_detail, times)
     for choice in output.outputs:
-        if choice.finish_reason not in GOOD_ENDS:
+        if choice.finish_reason not in (None, *GOOD_ENDS):
             return _failure(choice.finish_reason, choice.finish_detail, times)
     return None
 
 
 def _failure(reason: str | None, detail: str | None, times: RequestMetrics) -> ApiError | None:
-    if reason in GOOD_ENDS:
+    if reason is None or reason in GOOD_ENDS:
         return None
     said = f": {detail}" if detail else ""
     match FinishReason(reason):

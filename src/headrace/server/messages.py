@@ -16,7 +16,7 @@ from headrace.server.generation import Generation, News
 from headrace.server.parameters import check_all, given, warnings_of
 from headrace.server.protocol.fields import check_extra
 from headrace.server.protocol.messages import CountTokensRequest, MessagesRequest
-from headrace.server.service import Service, new_id, prompt_of
+from headrace.server.service import Service, new_id
 from headrace.server.sse import EventStream, answer_or_leave, encode
 from headrace.words.outputs import CompletionOutput, RequestOutput
 from headrace.words.params import SamplingParams
@@ -38,7 +38,7 @@ async def create(service: Service, request: Request) -> Response:
     model = service.check_model(body.model)
     chat = await service.render(conversation(body), **_turn(body))
     params = _params(service, body)
-    checked = await check_all(service.llm, [prompt_of(chat)], params, None, "messages", names=NAMES)
+    checked = await check_all(service.llm, [chat.prompt], params, None, "messages", names=NAMES)
     warnings = warnings_of(body, body.max_tokens, checked)
     job = MessagesJob(checked, new_id(request, "msg_"), model, warnings)
     generation = service.open(job.checked, job.answer_id, bool(body.stream), arrival_s)

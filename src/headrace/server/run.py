@@ -18,7 +18,7 @@ from headrace.engine.warm_up import warm_up
 from headrace.server import ports
 from headrace.server.fault import fault_of
 from headrace.server.ready import ready_text
-from headrace.server.settings import Settings
+from headrace.server.settings import LOOPBACK, Settings
 from headrace.server.spans import make_spans
 from headrace.words import envs
 from headrace.words.config import EngineConfig
@@ -26,7 +26,6 @@ from headrace.words.errors import ConfigError
 from headrace.words.log import get_logger
 
 log = get_logger(__name__)
-LOOPBACK = ("localhost", "127.0.0.1", "::1")
 FEW_CONNECTIONS = 256
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop waits at most while the core's thread runs Python; Python's own 5 ms are felt by probes."""

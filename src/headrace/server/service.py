@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 import uuid
+from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
@@ -29,6 +30,9 @@ from headrace.server.sse import EventStream
 TEMPLATE_THREADS = 4
 MAX_MESSAGES = 16_384
 DECODE_TIMEOUT_S = 60.0
+NUM_FINISH_TIMES = 64
+MAX_RETRY_AFTER_S = 60
+"""Clients of OpenAI's kind honour up to twice that."""
 MAX_VARIABLES = 256
 REFUSED_VARIABLES = frozenset(
     "tokenize chat_template conversation conversations messages tools documents padding truncation max_length "
@@ -54,11 +58,13 @@ class Service:
         """HTTP requests that were let in and are not answered yet; some are not queued so far."""
         self.senders: dict[EventStream, None] = {}
         self.started_s = int(time.time())
+        self._finish_times_s: deque[float] = deque(maxlen=NUM_FINISH_TIMES)
         self.alarm: Callable[[], None] = lambda: None
         """Called when there is new work; the watchdog's."""
         self._turnstile = asyncio.Lock()
         self._renderers = Beside(TEMPLATE_THREADS, "headrace-template")
         self._decoders = Beside(1, "headrace-json")
+        llm.engine.metrics.listen(lambda state: self._finish_times_s.append(time.monotonic()))
         llm.engine.metrics.listen(self.books.finished)
         llm.engine.metrics.listen(self.metrics.finished)
         llm.engine.metrics.listen(self.spans.finished)
@@ -115,6 +121,14 @@ class Service:
             return self.llm.engine.tokenizer.encode(clean_text(text), add_special_tokens=adds_special_tokens)
 
         return await asyncio.to_thread(work) if len(text) > LONG_PROMPT else work()
+
+    def retry_after_s(self) -> int:
+        """Seconds until half of what waits should have begun, from the pace of the last finished requests."""
+        times = self._finish_times_s
+        if len(times) < 2:
+            return 1
+        seconds_each = (time.monotonic() - times[0]) / len(times)
+        return min(MAX_RETRY_AFTER_S, max(1, round(seconds_each * self.llm.engine.core.num_queued / 2)))
 
     def check_model(self, name: str | None) -> str:
         """The name that the answer says; 404 for one that nobody serves."""
@@ -176,10 +190,6 @@ def new_id(request: Request, prefix: str, chosen: Any = None) -> str:
             raise bad_request("request_id", f"must be at most {MAX_ID_CHARS} printable characters")
         return prefix + chosen
     return prefix + str(request.scope.get("headrace.request_id") or uuid.uuid4().hex)
-
-
-def prompt_of(chat: RenderedChat) -> dict[str, Any]:
-    return {"prompt": chat.text, "prompt_token_ids": chat.token_ids}
 
 
 def token_counts(outputs: Sequence[Any]) -> list[tuple[int, int, int]]:

@@ -7,6 +7,7 @@ from typing import Literal
 
 LogFormat = Literal["text", "json"]
 MIB = 1 << 20
+LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,7 +30,6 @@ class Settings:
     send_timeout_s: float = 60.0
     """How long a reader may leave the buffers of its stream full."""
     template_timeout_s: float = 30.0
-    retry_after_s: int = 1
     max_connections: int | None = None
     num_remembered: int = 256
     """Finished requests that /v1/requests still knows."""

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from headrace.engine.output import Life, RequestState
 from headrace.words.errors import ConfigError
 from headrace.words.log import get_logger
+from headrace.words.outputs import GOOD_ENDS
 
 if TYPE_CHECKING:
     from opentelemetry.context import Context
@@ -21,7 +22,6 @@ log = get_logger(__name__)
 PARENT: ContextVar[Mapping[str, str] | None] = ContextVar("headrace_parent", default=None)
 """The trace headers of the HTTP request that this task answers."""
 HEADERS = ("traceparent", "tracestate")
-GOOD_ENDS = ("stop", "length")
 EXPORT_S = 2.0
 """A collector that does not answer holds the end of the server up no longer."""
 

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
 from headrace.server.body import ClientGone
-from headrace.server.errors import ApiError, Dialect, api_error, error_response
+from headrace.server.errors import ApiError, Dialect, error_response, told
 from headrace.server.generation import Generation, News
 from headrace.words.log import get_logger
 
@@ -85,7 +85,7 @@ class EventStream(Response):
             raise
         except Exception as error:
             request_id = scope.get("headrace.request_id")
-            await error_response(_told(error), self._dialect, request_id)(scope, receive, send)
+            await error_response(told(error, "a stream"), self._dialect, request_id)(scope, receive, send)
             return
         await send(START)
         is_last = False
@@ -99,20 +99,13 @@ class EventStream(Response):
             except ClientGone:
                 raise
             except Exception as error:
-                body, is_last = self._writer.fail(_told(error)), True
+                body, is_last = self._writer.fail(told(error, "a stream")), True
                 await self._send(send, body, is_last)
 
     async def _send(self, send: Send, body: bytes, is_last: bool) -> None:
         self.sending_since_s = asyncio.get_running_loop().time()
         await send({"type": "http.response.body", "body": body, "more_body": not is_last})
         self.sending_since_s = None
-
-
-def _told(error: Exception) -> ApiError:
-    known = api_error(error)
-    if known.status == 500 and not isinstance(error, ApiError):
-        log.error("a stream broke", exc_info=error)
-    return known
 
 
 async def _until_gone(receive: Receive, generation: Generation) -> None:

@@ -22,6 +22,10 @@ class FinishReason(Enum):
     FAILED = "error"
 
 
+GOOD_ENDS = (FinishReason.STOPPED.value, FinishReason.LENGTH_CAPPED.value)
+"""Of a request that got what it asked for."""
+
+
 class Finish(NamedTuple):
     """The end of one sequence: its reason, what stopped it, and what more can be said."""
 
