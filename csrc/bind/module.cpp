@@ -21,7 +21,7 @@
 namespace headrace {
 
 void bind_ops(nb::class_<Machine>& machine);
-void bind_sampling(nb::class_<Machine>& machine);
+void bind_sampling(nb::module_& module, nb::class_<Machine>& machine);
 void bind_program(nb::module_& module);
 
 namespace {
@@ -213,7 +213,7 @@ NB_MODULE(_native, module) {
       .def("pack_rounded", &pack_rounded)
       .def("read_rate", &read_rate);
   bind_ops(machine);
-  bind_sampling(machine);
+  bind_sampling(module, machine);
   bind_program(module);
 }
 

@@ -1,16 +1,23 @@
-// A model's forward as a flat list of ops over buffers, run for any number of tokens in one call.
+// A model's step as a flat list of ops over buffers, run for any number of tokens in one call: the body over all tokens,
+// the head over those whose logits are wanted, and the draws.
 #include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
+#include <functional>
 #include <map>
 #include <memory>
+#include <string>
 #include <tuple>
 #include <utility>
 #include <vector>
 
 #include "bind/arrays.h"
+#include "bind/draws.h"
 #include "bind/owned.h"
+#include "bind/profile.h"
 #include "bind/step.h"
 #include "core/experts.h"
 
@@ -37,7 +44,7 @@ class Program {
 
   int add_buffer(i64 cols, bool is_bf16) {
     const Type type = is_bf16 ? Type::bf16 : Type::f32;
-    rooms_.push_back({cols, type, HugeBuffer(max_tokens_ * cols * item_bytes(type))});
+    rooms_.push_back({cols, type, HugeBuffer((in_head() ? max_rows_ : max_tokens_) * cols * item_bytes(type))});
     return static_cast<int>(rooms_.size()) - 1;
   }
 
@@ -45,7 +52,8 @@ class Program {
     require(table.k == y.cols && room(y).type == Type::f32, "embed: shapes or types do not fit");
     if (by_position) know_positions(table.n);
     else vocab_ = table.n;
-    record([this, &table, by_position, y](const Step& s, Team& t) {
+    record("embed", by(table.n, y.cols), per_row(0, table.bytes() / table.n_padded + bytes(y), 0),
+           [this, &table, by_position, y](const Step& s, Team& t) {
       machine_.kernels.embed({by_position ? s.positions : s.token_ids, &table, view(y, s)}, t);
     });
   }
@@ -55,7 +63,8 @@ class Program {
     const i64 num_positions = static_cast<i64>(table.shape(0));
     know_positions(num_positions);
     const View from{const_cast<float*>(table.data()), num_positions, y.cols, y.cols, Type::f32};
-    record([this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
+    record("angles", std::to_string(y.cols), per_row(0, 2 * bytes(y), 0),
+           [this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
   }
 
   void linear(Place x, const PackedWeight& weight, const nb::object& bias, Place y) {
@@ -63,7 +72,8 @@ class Program {
     require(x.cols == weight.k && y.cols == weight.n && (room(x).type == weight.type || room(x).type == Type::f32) &&
                 (room(y).type == weight.type || room(y).type == Type::f32), "linear: shapes do not fit");
     const float* added = bias.is_none() ? nullptr : nb::cast<Floats>(bias).data();
-    record([this, x, &weight, added, y](const Step& s, Team& t) {
+    record("linear", by(weight.n, weight.k), per_row(weight.bytes(), bytes(x) + bytes(y), 2 * weight.n * weight.k),
+           [this, x, &weight, added, y](const Step& s, Team& t) {
       machine_.kernels.linear({view(x, s), &weight, added, view(y, s)}, t);
     });
   }
@@ -72,7 +82,8 @@ class Program {
     const float* factors = weight.data();
     const i64 dim = static_cast<i64>(weight.shape(0));
     require(dim > 0 && x.cols % dim == 0 && x.cols == y.cols && is_narrower(y, x), "rms_norm: shapes do not fit");
-    record([this, x, factors, dim, eps, offset, y](const Step& s, Team& t) {
+    record("rms_norm", std::to_string(x.cols), per_row(4 * dim, bytes(x) + bytes(y), 4 * x.cols),
+           [this, x, factors, dim, eps, offset, y](const Step& s, Team& t) {
       machine_.kernels.rms_norm({view(x, s), view(y, s), factors, dim, eps, offset}, t);
     });
   }
@@ -81,14 +92,16 @@ class Program {
     require(static_cast<i64>(weight.shape(0)) == x.cols && static_cast<i64>(bias.shape(0)) == x.cols && x.cols == y.cols &&
                 is_narrower(y, x),
             "layer_norm: shapes do not fit");
-    record([this, x, factors = weight.data(), added = bias.data(), eps, y](const Step& s, Team& t) {
+    record("layer_norm", std::to_string(x.cols), per_row(8 * x.cols, bytes(x) + bytes(y), 8 * x.cols),
+           [this, x, factors = weight.data(), added = bias.data(), eps, y](const Step& s, Team& t) {
       machine_.kernels.layer_norm({view(x, s), view(y, s), factors, added, eps}, t);
     });
   }
 
   void activate(Place x, int activation, Place y) {
     require(x.cols == y.cols && activation >= 0 && activation <= 3, "activate: shapes do not fit");
-    record([this, x, activation, y](const Step& s, Team& t) {
+    record("activate", std::to_string(x.cols), per_row(0, bytes(x) + bytes(y), 4 * x.cols),
+           [this, x, activation, y](const Step& s, Team& t) {
       machine_.kernels.activate({view(x, s), view(y, s), static_cast<Activation>(activation)}, t);
     });
   }
@@ -98,7 +111,8 @@ class Program {
     require(room(logits).type == Type::f32 && room(weights).type == Type::f32 && room(weights).stride == weights.cols &&
                 weights.cols <= logits.cols, "route: shapes or types do not fit");
     auto& ids = routes_.emplace_back(std::make_unique<std::vector<i32>>(max_tokens_ * weights.cols));
-    record([this, logits, renormalizes, weights, found = ids.get()](const Step& s, Team& t) {
+    record("route", by(logits.cols, weights.cols), per_row(0, bytes(logits) + 2 * bytes(weights), 4 * logits.cols),
+           [this, logits, renormalizes, weights, found = ids.get()](const Step& s, Team& t) {
       machine_.kernels.route({view(logits, s), weights.cols, renormalizes, found->data(),
                               static_cast<float*>(view(weights, s).data)}, t);
     });
@@ -112,8 +126,11 @@ class Program {
     const i64 pairs = max_tokens_ * weights.cols;
     std::unique_ptr<ExpertRoom>& shared = expert_rooms_[{x.cols, down[0]->k, pairs}];
     if (!shared) shared = std::make_unique<ExpertRoom>(pairs, x.cols, down[0]->k, room(x).type);
-    record([this, x, ids = routes_.at(number).get(), weights, gate_up = std::move(gate_up), down = std::move(down),
-                       activation, out, between = shared.get()](const Step& s, Team& t) {
+    const ExpertCost cost{static_cast<i64>(down.size()), weights.cols, gate_up[0]->bytes() + down[0]->bytes(),
+                          bytes(x) + bytes(out), 6 * x.cols * down[0]->k};
+    record("experts", by(down.size(), x.cols) + " × " + std::to_string(down[0]->k), cost,
+           [this, x, ids = routes_.at(number).get(), weights, gate_up = std::move(gate_up), down = std::move(down),
+            activation, out, between = shared.get()](const Step& s, Team& t) {
       between->run({view(x, s), ids->data(), static_cast<const float*>(view(weights, s).data), weights.cols, &gate_up, &down,
                     static_cast<Activation>(activation), view(out, s)}, machine_.kernels, t);
     });
@@ -121,17 +138,20 @@ class Program {
 
   void add(Place x, Place y, Place out) {
     require(x.cols == y.cols && x.cols == out.cols && room(x).type == room(out).type && is_narrower(y, x), "add: shapes do not fit");
-    record([this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
+    record("add", std::to_string(x.cols), per_row(0, bytes(x) + bytes(y) + bytes(out), x.cols),
+           [this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
   }
 
   void scale(Place x, float factor, Place out) {
     require(x.cols == out.cols && room(x).type == room(out).type, "scale: shapes do not fit");
-    record([this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
+    record("scale", std::to_string(x.cols), per_row(0, bytes(x) + bytes(out), x.cols),
+           [this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
   }
 
   void glu(Place gate_up, int activation, Place y) {
     require(gate_up.cols == 2 * y.cols && activation >= 0 && activation <= 3, "glu: shapes do not fit");
-    record([this, gate_up, activation, y](const Step& s, Team& t) {
+    record("glu", std::to_string(y.cols), per_row(0, bytes(gate_up) + bytes(y), 5 * y.cols),
+           [this, gate_up, activation, y](const Step& s, Team& t) {
       machine_.kernels.glu({view(gate_up, s), view(y, s), static_cast<Activation>(activation)}, t);
     });
   }
@@ -139,7 +159,8 @@ class Program {
   void rotate(Place x, i64 num_heads, Place angles, Place out) {
     require(x.cols == out.cols && x.cols % num_heads == 0 && angles.cols <= x.cols / num_heads &&
                 room(angles).stride == angles.cols, "rotate: shapes do not fit");
-    record([this, x, num_heads, angles, out](const Step& s, Team& t) {
+    record("rotate", std::to_string(x.cols), per_row(0, bytes(x) + bytes(angles) + bytes(out), 3 * num_heads * angles.cols),
+           [this, x, num_heads, angles, out](const Step& s, Team& t) {
       machine_.kernels.rotate({view(x, s), view(out, s), num_heads, x.cols / num_heads,
                                static_cast<const float*>(view(angles, s).data), angles.cols}, t);
     });
@@ -149,22 +170,89 @@ class Program {
     require_owned(machine_, cache);
     const Attend shape{{}, {}, {}, &cache, {}, {}, q.cols / cache.dim, scale, window, soft_cap};
     attends_.push_back({shape, q, k, v, out});
-    record([this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
+    const AttendCost cost{2 * bytes(k), shape.num_heads, cache.dim, window, bytes(q) + bytes(k) + bytes(v) + bytes(out)};
+    record("attend", by(shape.num_heads, cache.num_heads) + " × " + std::to_string(cache.dim), cost,
+           [this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
   }
 
-  // Runs all ops; the result lies in the buffer that the caller knows.
-  void run(const StepArrays& arrays) {
-    const Step step = arrays.step();
-    require(step.num_tokens <= max_tokens_, "the step has more tokens than the program has room for");
-    check(step);
-    nb::gil_scoped_release release;
-    machine_.pool.run([&](Team& team) {
-      for (const auto& op : ops_) op->run(step, team);
+  void cap(Place x, float factor, float soft_cap) {
+    require(room(x).type == Type::f32, "cap: logits are float32");
+    record("cap", std::to_string(x.cols), per_row(0, 2 * bytes(x), soft_cap > 0 ? 20 * x.cols : x.cols),
+           [this, x, factor, soft_cap](const Step& s, Team& t) { machine_.kernels.cap({view(x, s), factor, soft_cap}, t); });
+  }
+
+  // Ends the body. What is recorded from here on is the head: its rows are the tokens whose logits are wanted, `max_rows`
+  // at most, and the ids of its step are their places among the body's rows.
+  void begin_head(i64 max_rows) {
+    require(!in_head() && max_rows > 0, "a program has one head");
+    max_rows_ = max_rows;
+    recording_ = &head_;
+  }
+
+  void take_rows(Place hidden, Place y) {
+    require(in_head() && hidden.cols == y.cols && room(hidden).type == room(y).type, "take_rows: shapes or types do not fit");
+    record("gather", std::to_string(y.cols), per_row(0, 2 * bytes(y), 0), [this, hidden, y](const Step& s, Team& t) {
+      machine_.kernels.gather({whole(hidden), s.token_ids, view(y, s)}, t);
     });
   }
 
-  nb::object result(Place place, i64 num_rows) {
+  // Where the head leaves its logits, from which tokens are drawn.
+  void end_head(Place logits) {
+    require(in_head() && room(logits).type == Type::f32 && logits.cols <= kMaxVocab, "logits are float32, of 262,144 tokens at most");
+    logits_ = logits;
+    draw_ = Account{"draw", std::to_string(logits.cols)};
+    score_ = Account{"logprobs", std::to_string(logits.cols)};
+    score_rows_.reserve(max_rows_);
+    score_ids_.reserve(max_rows_);
+  }
+
+  // Runs all ops, those of the head for the rows that are wanted; the results lie in the buffers that the caller knows.
+  void run(const StepArrays& arrays, const DrawArrays& draws) {
+    const Step step = arrays.step();
+    const i64 num_rows = draws.rows();
+    require(step.num_tokens <= max_tokens_, "the step has more tokens than the program has room for");
+    require(num_rows <= max_rows_, "the step wants more logits than the program has room for");
+    check(step);
+    draws.check(step.num_tokens, logits_.cols);
+    Step wanted;
+    wanted.num_tokens = num_rows;
+    wanted.token_ids = draws.tokens.data();
+    nb::gil_scoped_release release;
+    const auto start = std::chrono::steady_clock::now();
+    machine_.pool.run([&](Team& team) {
+      run_ops(body_, step, team);
+      if (num_rows == 0) return;
+      run_ops(head_, wanted, team);
+      draw(draws, view(logits_, wanted), team);
+    });
+    total_.add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), {});
+  }
+
+  // Ops are timed from now on, from zero.
+  void start_profile() {
+    for (std::vector<Op>* ops : {&body_, &head_})
+      for (Op& op : *ops) op.account.clear();
+    for (Account* account : {&draw_, &score_, &total_}) account->clear();
+    is_profiled_ = true;
+  }
+
+  // (kind, shape, calls, seconds, bytes, FLOPs) of each op since then; the first is the whole of every call.
+  std::vector<std::tuple<std::string, std::string, i64, double, double, double>> stop_profile() {
+    is_profiled_ = false;
+    std::vector<std::tuple<std::string, std::string, i64, double, double, double>> found;
+    const auto tell = [&](const Account& a) { found.emplace_back(a.kind, a.shape, a.calls, a.seconds, a.bytes, a.flops); };
+    tell(total_);
+    for (const std::vector<Op>* ops : {&body_, &head_})
+      for (const Op& op : *ops) tell(op.account);
+    tell(draw_);
+    tell(score_);
+    return found;
+  }
+
+  // All rows there is room for, as an array.
+  nb::object result(Place place) {
     Room& from = rooms_.at(place.buffer);
+    const i64 num_rows = from.data.bytes() / item_bytes(from.type) / from.stride;
     const std::size_t shape[2] = {static_cast<std::size_t>(num_rows), static_cast<std::size_t>(place.cols)};
     const i64 strides[2] = {from.stride, 1};
     char* data = from.data.as<char>() + place.offset * item_bytes(from.type);
@@ -173,7 +261,7 @@ class Program {
   }
 
   i64 num_buffers() const { return static_cast<i64>(rooms_.size()); }
-  i64 num_ops() const { return static_cast<i64>(ops_.size()); }
+  i64 num_ops() const { return static_cast<i64>(body_.size() + head_.size()); }
 
  private:
   struct Call {
@@ -186,14 +274,56 @@ class Program {
     void run(const Step& step, Team& team) const override { body(step, team); }
     Body body;
   };
+  struct Op {
+    std::unique_ptr<Call> call;
+    std::function<Cost(const Step&)> cost;
+    Account account;
+  };
   struct Attention {
     Attend shape;
     Place q, k, v, out;
   };
 
   template <class Body>
-  void record(Body body) {
-    ops_.push_back(std::make_unique<Recorded<Body>>(std::move(body)));
+  void record(const char* kind, std::string shape, std::function<Cost(const Step&)> cost, Body body) {
+    recording_->push_back({std::make_unique<Recorded<Body>>(std::move(body)), std::move(cost), {kind, std::move(shape)}});
+  }
+
+  bool in_head() const { return recording_ == &head_; }
+  i64 bytes(Place p) const { return p.cols * item_bytes(room(p).type); }
+
+  static RowCost per_row(i64 once_bytes, i64 row_bytes, i64 row_flops) {
+    return {static_cast<double>(once_bytes), static_cast<double>(row_bytes), static_cast<double>(row_flops)};
+  }
+
+  void run_ops(std::vector<Op>& ops, const Step& step, Team& team) {
+    if (!is_profiled_ || team.rank() > 0) {
+      for (const Op& op : ops) op.call->run(step, team);
+      return;
+    }
+    Clock clock;
+    for (Op& op : ops) {
+      op.call->run(step, team);
+      op.account.add(clock.lap_s(), op.cost(step));
+    }
+  }
+
+  void draw(const DrawArrays& draws, const View& logits, Team& team) {
+    Clock clock;
+    machine_.kernels.sample(draws.cuts.sample(logits, draws.drawn.data(), draws.token_ids.data(), draws.is_finite.data()), team);
+    if (is_profiled_ && team.rank() == 0) draw_.add(clock.lap_s(), {4.0 * draws.cuts.count() * logits.cols, 0});
+    if (draws.found.count() == 0) return;
+    team.solo([&] {
+      score_rows_.clear();
+      score_ids_.clear();
+      for (i64 i = 0; i < draws.found.count(); i++) {
+        const i32 at = draws.scored.data()[i];
+        score_rows_.push_back(draws.drawn.data()[at]);
+        score_ids_.push_back(draws.token_ids.data()[at]);
+      }
+    });
+    machine_.kernels.score(draws.found.score(logits, score_rows_.data(), score_ids_.data()), team);
+    if (is_profiled_ && team.rank() == 0) score_.add(clock.lap_s(), {4.0 * draws.found.count() * logits.cols, 0});
   }
 
   bool is_narrower(Place a, Place b) const { return room(a).type == room(b).type || room(b).type == Type::f32; }
@@ -202,6 +332,11 @@ class Program {
   View view(Place p, const Step& step) const {
     const Room& from = rooms_[p.buffer];
     return {from.data.as<char>() + p.offset * item_bytes(from.type), step.num_tokens, p.cols, from.stride, from.type};
+  }
+
+  View whole(Place p) const {
+    const Room& from = rooms_[p.buffer];
+    return {from.data.as<char>() + p.offset * item_bytes(from.type), max_tokens_, p.cols, from.stride, from.type};
   }
 
   Attend filled(Attend op, Place q, Place k, Place v, Place out, const Step& step) const {
@@ -231,12 +366,17 @@ class Program {
   }
 
   Machine& machine_;
-  i64 max_tokens_, vocab_ = INT64_MAX, max_positions_ = 0;
+  i64 max_tokens_, max_rows_ = 0, vocab_ = INT64_MAX, max_positions_ = 0;
+  bool is_profiled_ = false;
   std::vector<Room> rooms_;
   std::vector<Attention> attends_;
   std::vector<std::unique_ptr<std::vector<i32>>> routes_;
   std::map<std::tuple<i64, i64, i64>, std::unique_ptr<ExpertRoom>> expert_rooms_;  // by (hidden, inner, pairs): one at a time is in use
-  std::vector<std::unique_ptr<Call>> ops_;
+  std::vector<Op> body_, head_;
+  std::vector<Op>* recording_ = &body_;
+  Place logits_{0, 0, 0};
+  Account draw_, score_, total_{"all", ""};
+  std::vector<i32> score_rows_, score_ids_;
 };
 
 }  // namespace
@@ -270,6 +410,12 @@ void bind_program(nb::module_& module) {
       .def("glu", &Program::glu)
       .def("rotate", &Program::rotate)
       .def("attend", &Program::attend, nb::keep_alive<1, 5>())
+      .def("cap", &Program::cap)
+      .def("begin_head", &Program::begin_head)
+      .def("take_rows", &Program::take_rows)
+      .def("end_head", &Program::end_head)
+      .def("start_profile", &Program::start_profile)
+      .def("stop_profile", &Program::stop_profile)
       .def("run", &Program::run)
       .def("result", &Program::result)
       .def_prop_ro("num_buffers", &Program::num_buffers)

@@ -162,20 +162,27 @@ struct Attend {
   float soft_cap;  // 0: none
 };
 
-// Draws one token per row as headrace.ops.draws and .truncation define it; logits stay as they are.
+// Draws N tokens as headrace.ops.draws and .truncation define it; logits stay as they are. Where they are not finite
+// numbers the token is 0.
 struct Sample {
-  View logits;  // f32 [R, vocab]
+  View logits;      // f32 [R, vocab]
+  i64 count;        // N
+  const i32* rows;  // [N] that of the logits, null: the N are the R
   const float *temperature, *top_p;
   const i32* top_k;
   const float* min_p;
-  const u32 *key_low, *key_high;
-  i32* token_ids;  // [R]
+  const u64* seeds;
+  const i32 *choices, *positions;
+  i32* token_ids;   // [N]
+  bool* is_finite;  // [N], or null where nobody asks
 };
 
-// headrace.ops.base.Logprobs of R rows with K alternatives each.
+// headrace.ops.base.Logprobs of M rows with K alternatives each; what stands there of a row that is not finite says nothing.
 struct Score {
   View logits;
-  const i32* token_ids;
+  i64 count;               // M
+  const i32* rows;         // [M] or null, as above
+  const i32* token_ids;    // [M]
   i64 num_top;
   float* token_logprobs;
   i32* ranks;

@@ -28,13 +28,19 @@ struct RowRoom {
   }
 };
 
+// NaN if there is one.
 inline float largest_of(const float* values, i64 size) {
   F16 top = set(kNever);
+  u32 numbers = 0xffff;
   by_sixteen(size, [&](i64 i, i64 n) {
-    top = max(top, n == 16 ? load(values + i) : keep(load_some(values + i, n), 0, n, set(kNever)));
+    const F16 x = n == 16 ? load(values + i) : keep(load_some(values + i, n), 0, n, set(kNever));
+    numbers &= equal_mask(x, x);
+    top = max(top, x);
   });
-  return largest(top);
+  return numbers == 0xffff ? largest(top) : __builtin_nanf("");
 }
+
+inline bool is_finite(float top) { return top > kNever && top < -kNever; }
 
 inline i64 first_equal(const float* values, i64 size, float wanted) {
   for (i64 i = 0; i + 16 <= size; i += 16)
@@ -144,10 +150,26 @@ struct Kept {
   }
 };
 
-inline F16 noise(I16 ids, u32 low, u32 high) {
-  I16 h = add(ids, words(static_cast<i32>(low)));
+struct Key {
+  u32 low, high;
+};
+
+inline u64 mix64(u64 z) {
+  z = (z ^ z >> 30) * 0xBF58476D1CE4E5B9u;
+  z = (z ^ z >> 27) * 0x94D049BB133111EBu;
+  return z ^ z >> 31;
+}
+
+inline Key key_of(u64 seed, i32 choice, i32 position) {
+  const u64 place = static_cast<u64>(choice) << 32 | static_cast<u64>(position);
+  const u64 z = mix64(mix64(seed + 0x9E3779B97F4A7C15u) ^ place);
+  return {static_cast<u32>(z), static_cast<u32>(z >> 32)};
+}
+
+inline F16 noise(I16 ids, Key key) {
+  I16 h = add(ids, words(static_cast<i32>(key.low)));
   h = mul(bit_xor(h, shift_right<16>(h)), words(0x7FEB352D));
-  h = bit_xor(h, words(static_cast<i32>(high)));
+  h = bit_xor(h, words(static_cast<i32>(key.high)));
   h = mul(bit_xor(h, shift_right<15>(h)), words(static_cast<i32>(0x846CA68Bu)));
   h = shift_right<9>(bit_xor(h, shift_right<16>(h)));
   const F16 u = mul(add(to_floats(h), set(0.5f)), set(1.1920928955078125e-07f));
@@ -155,7 +177,7 @@ inline F16 noise(I16 ids, u32 low, u32 high) {
 }
 
 // argmax(gap + noise), ties to the lowest id.
-inline i32 winner(const Kept& kept, u32 low, u32 high) {
+inline i32 winner(const Kept& kept, Key key) {
   static const i32 kLanes[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
   float best = kNever;
   i32 best_id = 0;
@@ -165,7 +187,7 @@ inline i32 winner(const Kept& kept, u32 low, u32 high) {
     i32 own[16] = {};
     if (!kept.is_whole) std::memcpy(own, kept.room.ids + i, n * 4);
     const I16 ids = kept.is_whole ? add(load_words(kLanes), words(static_cast<i32>(i))) : load_words(own);
-    const F16 scores = add(gaps, noise(ids, low, high));
+    const F16 scores = add(gaps, noise(ids, key));
     const float top = largest(scores);
     if (!(top > best)) return;
     best = top;
@@ -175,10 +197,9 @@ inline i32 winner(const Kept& kept, u32 low, u32 high) {
   return best_id;
 }
 
-inline i32 draw(const Sample& op, i64 r, RowRoom& room) {
-  const float* logits = op.logits.row<float>(r);
+// `top` is the largest of the row's logits.
+inline i32 draw(const Sample& op, i64 r, const float* logits, float top, RowRoom& room) {
   const i64 vocab = op.logits.cols;
-  const float top = largest_of(logits, vocab);
   if (!(op.temperature[r] > 0)) return static_cast<i32>(first_equal(logits, vocab, top));
   scale_gaps(logits, top, op.temperature[r], room.gaps, vocab);
   Kept kept{room, vocab};
@@ -193,12 +214,17 @@ inline i32 draw(const Sample& op, i64 r, RowRoom& room) {
     kept.keep_at_least(-kMassReach);
     kept.keep_nucleus(op.top_p[r]);
   }
-  return winner(kept, op.key_low[r], op.key_high[r]);
+  return winner(kept, key_of(op.seeds[r], op.choices[r], op.positions[r]));
 }
 
 inline void sample(const Sample& op, Team& team) {
   RowRoom room(team);
-  team.for_each(op.logits.rows, [&](i64 r) { op.token_ids[r] = draw(op, r, room); });
+  team.for_each(op.count, [&](i64 i) {
+    const float* logits = op.logits.row<float>(op.rows ? op.rows[i] : i);
+    const float top = largest_of(logits, op.logits.cols);
+    op.token_ids[i] = is_finite(top) ? draw(op, i, logits, top, room) : 0;
+    if (op.is_finite) op.is_finite[i] = is_finite(top);
+  });
 }
 
 struct Masses {
@@ -247,10 +273,12 @@ inline void top_of(const Score& op, i64 r, float log_total, RowRoom& room) {
 
 inline void score(const Score& op, Team& team) {
   RowRoom room(team);
-  team.for_each(op.logits.rows, [&](i64 r) {
-    const float* logits = op.logits.row<float>(r);
+  team.for_each(op.count, [&](i64 r) {
+    const float* logits = op.logits.row<float>(op.rows ? op.rows[r] : r);
     const i64 vocab = op.logits.cols, token = op.token_ids[r];
-    scale_gaps(logits, largest_of(logits, vocab), 1.0f, room.gaps, vocab);
+    const float top = largest_of(logits, vocab);
+    if (!is_finite(top)) return;
+    scale_gaps(logits, top, 1.0f, room.gaps, vocab);
     const Masses sums = sum_masses(room.gaps, vocab, token);
     float log_total[16];
     store(log_total, log(set(static_cast<float>(sums.total / kMassUnits))));

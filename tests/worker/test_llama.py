@@ -15,6 +15,7 @@ from headrace.comm import SoloComm
 from headrace.executor.local import LocalExecutor
 from headrace.models.registry import family
 from headrace.ops.reference import ReferenceOps
+from headrace.ops.stepwise import Stepwise
 from headrace.schedule.scheduler import Scheduler
 from headrace.words.config import SchedulerConfig
 from headrace.words.params import Pooling, Request, Sampling
@@ -45,7 +46,7 @@ def run(requests: list[Request], num_blocks: int = 64, budget: int = 64, overlap
     limits = SchedulerConfig(MAX_LEN, max_num_seqs=4, max_num_batched_tokens=budget)
     layout = CacheLayout(num_blocks, BLOCK)
     rows = Rows(limits.max_num_seqs, MAX_LEN, BLOCK)
-    executor = LocalExecutor(Runner(model, ops, rows, make_caches(ops, model.cache_specs(), layout), budget))
+    executor = LocalExecutor(Runner(Stepwise(model, ops), ops, rows, make_caches(ops, model.cache_specs(), layout), budget))
     scheduler = Scheduler(limits, layout)
     for request in requests:
         scheduler.add(request)

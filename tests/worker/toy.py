@@ -11,6 +11,7 @@ import torch
 from headrace.executor.local import Fault, LocalExecutor, no_fault
 from headrace.ops.base import Ints, StepInputs
 from headrace.ops.reference.sampling import ReferenceSampling
+from headrace.ops.stepwise import Stepwise
 from headrace.words.params import Pooling, Sampling
 from headrace.words.plan import Admission, Emits, RowResult, Segment, StepPlan
 from headrace.worker.drafter import Drafter
@@ -104,7 +105,7 @@ class Worker:
         self.model = ToyModel()
         self.cache = ops.kv_cache(num_blocks, 4, 1, 2)
         self.rows = Rows(max_num_seqs, max_model_len, 4, eos, max_num_drafts=8)
-        self.runner = Runner(self.model, ops, self.rows, [self.cache], 2_048, drafter)
+        self.runner = Runner(Stepwise(self.model, ops), ops, self.rows, [self.cache], 2_048, drafter)
         self.executor = LocalExecutor(self.runner, fault)
         self.step = 0
 

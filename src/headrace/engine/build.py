@@ -204,7 +204,8 @@ def _load(
         limits.max_num_seqs, limits.max_model_len, layout.block_size, limits.eos_token_ids, limits.num_drafts
     )
     caches = make_caches(ops, specs, layout)
-    model_in_steps = ops.compile(built, caches, limits.max_num_batched_tokens)
+    max_num_draws = limits.max_num_seqs * (1 + limits.num_drafts)
+    model_in_steps = ops.compile(built, caches, limits.max_num_batched_tokens, max_num_draws)
     runner = Runner(model_in_steps, ops, rows, caches, limits.max_num_batched_tokens)
     return resolved, layout, LocalExecutor(runner, fault or no_fault)
 

@@ -237,6 +237,51 @@ class Logprobs(NamedTuple):
         )
 
 
+NO_LOGPROBS = Logprobs.room(0, 0)
+
+
+class Wanted(NamedTuple):
+    """What a step gives beside hidden states: logits of R of its tokens, N tokens drawn of them, and log-probabilities
+    of M of those."""
+
+    tokens: Ints
+    """[R] index among the step's tokens"""
+    drawn: Ints
+    """[N] index among the R, rising"""
+    sampling: SamplingInputs
+    """of the N"""
+    scored: Ints
+    """[M] index among the N, rising"""
+    num_top: int
+    """alternatives of each of the M"""
+
+
+_NONE, _NO_FLOATS = np.zeros(0, np.int32), np.zeros(0, np.float32)
+_NO_CUTS = SamplingInputs(_NO_FLOATS, _NO_FLOATS, _NONE, _NO_FLOATS, np.zeros(0, np.uint64), _NONE, _NONE)
+NOTHING_WANTED = Wanted(_NONE, _NONE, _NO_CUTS, _NONE, 0)
+
+
+class Computed(NamedTuple):
+    """What a step gave. The hidden states and the logits hold until the model's next step."""
+
+    hidden: Tensor
+    """[T, hidden]"""
+    logits: Tensor
+    """[R, vocab]"""
+    is_finite: NDArray[np.bool_]
+    """[N] as `finite_rows` says; the others' tokens and log-probabilities mean nothing"""
+    token_ids: Ints
+    """[N]"""
+    logprobs: Logprobs
+    """of the M"""
+
+
+class StepModel(Forward, Protocol):
+    """A model on its caches, run a step at a time."""
+
+    def run(self, inputs: StepInputs, caches: Sequence[KVCache | None], wanted: Wanted) -> Computed: ...
+
+
 class SamplingOps(Protocol):
     """From logits to tokens. Logits are fp32 [R, vocab]; `rows` and `token_ids` [N] name N single entries of them.
 
@@ -295,9 +340,11 @@ class Ops(SamplingOps, Protocol):
 
     def zero_blocks(self, cache: KVCache, block_ids: Sequence[int]) -> None: ...
 
-    def compile(self, model: Forward, caches: Sequence[KVCache | None], max_num_tokens: int) -> Forward:
-        """What runs the model on these caches in steps of up to `max_num_tokens`: a program of its forward, or itself.
-        The hidden states that it gives hold until its next forward."""
+    def compile(
+        self, model: Forward, caches: Sequence[KVCache | None], max_num_tokens: int, max_num_draws: int
+    ) -> StepModel:
+        """What runs the model on these caches, in steps of up to `max_num_tokens` of which as many as `max_num_draws`
+        have logits: one program, or op by op."""
 
     def begin(self, inputs: StepInputs) -> Step:
         """What all layers of one step derive from its inputs, made once."""

@@ -33,6 +33,8 @@ class SamplingTable:
         self.has_edits = np.zeros(num_rows, np.bool_)
         self.is_scored = np.zeros(num_rows, np.bool_)
         """Whether drawn tokens come with logprobs, or what is made of them."""
+        self.is_plain = np.ones(num_rows, np.bool_)
+        """Whether tokens are drawn of the model's logits as they are, and scored so: nothing but the logits is needed."""
         self.generates = np.zeros(num_rows, np.bool_)
         """Whether tokens are wanted at all; a prompt may only be scored."""
         self.num_forced = np.zeros(num_rows, np.int32)
@@ -46,7 +48,7 @@ class SamplingTable:
         self._choices[row] = choice
         if needs_edits(sampling):
             self.edits[row] = RowEdits(sampling, self._eos_token_ids, known, num_prompt_tokens)
-        self.has_edits[row] = self.edits[row] is not None
+            self.has_edits[row], self.is_plain[row] = True, False
 
     def retire(self, row: int) -> None:
         self._set(row, NEUTRAL)
@@ -66,6 +68,8 @@ class SamplingTable:
         self.is_scored[row] = sampling.logprobs is not None or sampling.sum_smaller_probs or sampling.token_confidence
         self.generates[row] = sampling.max_tokens > 0
         self.num_forced[row] = len(sampling.forced_tokens)
+        is_raw = sampling.logprobs_mode == "raw" or not self.is_scored[row]
+        self.is_plain[row] = is_raw and not sampling.forced_tokens
 
     def append(self, rows: NDArray[np.integer], token_ids: Ints) -> None:
         """Each of the rows has one more output token."""

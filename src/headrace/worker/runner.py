@@ -8,15 +8,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.ops.base import Forward, Ints, KVCache, Ops, Tensor
-from headrace.sampling.pipeline import draw
+from headrace.ops.base import Computed, Ints, KVCache, Ops, StepModel, Wanted
+from headrace.sampling.step import draws_of, wanted_of
 from headrace.words.errors import EngineError
 from headrace.words.plan import Emits, RowResult, StepPlan, StepResult
 from headrace.worker.drafter import Drafter, NoDrafter
 from headrace.worker.inputs import Columns, InputBuffers, columns
 from headrace.worker.rows import Rows
 from headrace.worker.scores import pool, score_prompt
-from headrace.worker.verify import Masks, emitting, grammar_bits, verify
+from headrace.worker.verify import Emitting, Masks, emitting, grammar_bits, verify
 
 FILLER = 0
 
@@ -27,7 +27,9 @@ class _Forwarded(NamedTuple):
     step: int
     segments: Columns
     query_starts: Ints
-    hidden: Tensor
+    emitted: Emitting
+    wanted: Wanted
+    computed: Computed
 
 
 class Runner:
@@ -36,7 +38,7 @@ class Runner:
 
     def __init__(
         self,
-        model: Forward,
+        model: StepModel,
         ops: Ops,
         rows: Rows,
         caches: Sequence[KVCache | None],
@@ -52,15 +54,19 @@ class Runner:
         self._forwarded: _Forwarded | None = None
 
     def forward(self, plan: StepPlan) -> None:
-        """Applies the plan's deltas and computes the hidden states of all its tokens."""
+        """Applies the plan's deltas, computes all its tokens, and draws where that takes nothing but the logits: what
+        comes between this and `sample` changes none of it."""
         self._forwarded = None
         self._zero(plan)
         self.rows.apply(plan)
         self._guess(plan)
         segments = columns(plan.segments)
         inputs = self._buffers.fill(plan, segments)
-        hidden = self._model.forward(inputs, self._caches)
-        self._forwarded = _Forwarded(plan.step, segments, inputs.query_starts.copy(), hidden)
+        query_starts = inputs.query_starts.copy()
+        emitted = emitting(segments, query_starts, self.rows)
+        wanted = wanted_of(emitted.inputs, emitted.places, self.rows.sampling)
+        computed = self._model.run(inputs, self._caches, wanted)
+        self._forwarded = _Forwarded(plan.step, segments, query_starts, emitted, wanted, computed)
 
     def _zero(self, plan: StepPlan) -> None:
         if plan.zero_blocks:
@@ -75,7 +81,7 @@ class Runner:
                 self.rows.guess(segment, self._drafter.propose(segment, text))
 
     def sample(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
-        """Draws the step's tokens, appends them to their rows, and gives the result of each segment that has one."""
+        """Draws what is not drawn yet, appends the step's tokens to their rows, and gives the result of each segment that has one."""
         step, self._forwarded = self._forwarded, None
         if step is None or step.step != plan.step:
             raise EngineError(f"step {plan.step} is to be sampled, but it was not computed")
@@ -89,19 +95,20 @@ class Runner:
         for i in np.flatnonzero(step.segments.emits >= Emits.LOGPROBS).tolist():
             segment, first = plan.segments[i], int(step.query_starts[i])
             if segment.emits is Emits.HIDDEN:
-                results[i] = pool(self._ops, step.hidden, segment, first, self.rows)
+                results[i] = pool(self._ops, step.computed.hidden, segment, first, self.rows)
             else:
-                results[i] = score_prompt(self._ops, self._model, step.hidden, segment, first, self.rows)
+                results[i] = score_prompt(self._ops, self._model, step.computed.hidden, segment, first, self.rows)
         return results
 
     def _draw(self, plan: StepPlan, step: _Forwarded, masks: Masks, results: dict[int, RowResult]) -> None:
         """Adds the drawn tokens to the results and to the rows."""
-        emitted = emitting(step.segments, step.query_starts, self.rows)
+        emitted = step.emitted
         if not emitted.which.size:
             return
-        logits = self._model.logits(self._ops.gather(step.hidden, emitted.inputs))
         bits = grammar_bits(emitted, plan.segments, masks)
-        drawn = draw(self._ops, logits, emitted.places, self.rows.sampling, self.rows.tokens, bits)
+        drawn = draws_of(
+            self._ops, step.computed, step.wanted, emitted.places, self.rows.sampling, self.rows.tokens, bits
+        )
         verified = [
             verify(plan.segments[i], drawn, first, self.rows)
             for i, first in zip(emitted.which.tolist(), emitted.firsts, strict=True)

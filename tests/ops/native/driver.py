@@ -21,6 +21,6 @@ class NativeDriver(Driver):
         for cache in self.caches:
             cache.fill(0xFF)
         if is_lowered:
-            self.model = ops.compile(self.model, self.caches, MAX_TOKENS)
+            self.model = ops.compile(self.model, self.caches, MAX_TOKENS, MAX_TOKENS)
         self._free = random.Random(7).sample(range(1, 64), 63)
         self.blocks, self.tokens = {}, {}

@@ -1,37 +1,61 @@
-"""A model whose forward is one native call: recorded once, in its own prose, over its own caches."""
+"""A model whose step is one native call: recorded once, in its own prose, over its own caches."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from headrace import _native
-from headrace.ops.base import Forward, StepInputs, Tensor
-from headrace.ops.cpu.program import Lowered, Recorder
+from headrace.ops.base import NO_LOGPROBS, NOTHING_WANTED, Computed, Forward, Logprobs, StepInputs, Tensor, Wanted
+from headrace.ops.cpu.program import Recorder, Symbol
 
 
 class LoweredModel:
-    """What the worker needs of a model. The hidden states that `forward` gives are overwritten by the next."""
+    """See `headrace.ops.base.StepModel`; `caches` must be those of the recording."""
 
-    def __init__(self, model: Forward, lowered: Lowered, caches: Sequence[Any]) -> None:
+    def __init__(
+        self, model: Forward, program: _native.Program, hidden: Symbol, logits: Symbol, caches: Sequence[Any]
+    ) -> None:
         self._model = model
-        self._lowered = lowered
+        self._program = program
+        self._hidden = program.result(hidden.place)
+        self._logits = program.result(logits.place)
         self._caches = caches
 
-    def forward(self, inputs: StepInputs, caches: Sequence[Any]) -> Tensor:
-        """`caches` must be those of the recording."""
+    def run(self, inputs: StepInputs, caches: Sequence[Any], wanted: Wanted) -> Computed:
+        """One call, the GIL released once."""
         assert caches is self._caches or all(a is b for a, b in zip(caches, self._caches, strict=True))
-        return self._lowered.run(_native.Step(*inputs), inputs.token_ids.size)
+        num_draws, num_scored = wanted.drawn.size, wanted.scored.size
+        token_ids, is_finite = np.empty(num_draws, np.int32), np.empty(num_draws, np.bool_)
+        found = Logprobs.room(num_scored, min(wanted.num_top, self._logits.shape[1])) if num_scored else NO_LOGPROBS
+        draws = _native.Draws(
+            wanted.tokens, wanted.drawn, *wanted.sampling, token_ids, is_finite, wanted.scored, *found
+        )
+        self._program.run(_native.Step(*inputs), draws)
+        hidden, logits = self._hidden[: inputs.token_ids.size], self._logits[: wanted.tokens.size]
+        return Computed(hidden, logits, is_finite, token_ids, found)
+
+    def forward(self, inputs: StepInputs, caches: Sequence[Any]) -> Tensor:
+        return self.run(inputs, caches, NOTHING_WANTED).hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._model.logits(hidden)
 
 
 def lower(
-    model: Forward, machine: _native.Machine, is_bf16: bool, caches: Sequence[Any], max_num_tokens: int
+    model: Forward,
+    machine: _native.Machine,
+    is_bf16: bool,
+    caches: Sequence[Any],
+    max_num_tokens: int,
+    max_num_draws: int,
 ) -> LoweredModel:
-    """Records `model.forward`, which must use `ops` and nothing but ops on what it is given."""
+    """Records `model.forward` and `model.logits`, which must use `ops` and nothing but ops on what they are given."""
     recorder = Recorder(machine, is_bf16, max_num_tokens)
     symbols: Any = recorder.step()
-    result = model.forward(symbols, caches)
-    return LoweredModel(model, Lowered(recorder, result), caches)
+    hidden = model.forward(symbols, caches)
+    logits = model.logits(recorder.head(hidden, min(max_num_draws, max_num_tokens)))
+    recorder.program.end_head(logits.place)
+    return LoweredModel(model, recorder.program, hidden, logits, caches)

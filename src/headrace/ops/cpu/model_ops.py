@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from headrace import _native
 from headrace.ops.base import Activation, Floats, Forward, Ints, QuantizedMatrix, StepInputs
 from headrace.ops.bfloat16 import as_dtype, to_float32
-from headrace.ops.cpu.lower import lower
+from headrace.ops.cpu.lower import LoweredModel, lower
 from headrace.ops.cpu.packing import pack_quantized
 from headrace.ops.cpu.program import Symbol, SymbolicIds, SymbolicStep
 from headrace.words import envs
@@ -57,8 +57,10 @@ class ModelOps:
         self._item = ITEMS[dtype]
         self.machine = _native.Machine(num_threads or 0, isa or envs.get("HEADRACE_ISA") or "")
 
-    def compile(self, model: Forward, caches: Sequence[_native.Cache | None], max_num_tokens: int) -> Forward:
-        return lower(model, self.machine, self.dtype == "bfloat16", caches, max_num_tokens)
+    def compile(
+        self, model: Forward, caches: Sequence[_native.Cache | None], max_num_tokens: int, max_num_draws: int
+    ) -> LoweredModel:
+        return lower(model, self.machine, self.dtype == "bfloat16", caches, max_num_tokens, max_num_draws)
 
     def weight(self, array: Array | QuantizedMatrix) -> Any:
         """A matrix is packed; a vector stays an array, float32 whose values `dtype` can hold."""
@@ -211,8 +213,10 @@ class ModelOps:
         return out
 
     def logits(
-        self, hidden: Array, weight: _native.Weight, scale: float = 1.0, soft_cap: float | None = None
-    ) -> Floats:
+        self, hidden: Any, weight: _native.Weight, scale: float = 1.0, soft_cap: float | None = None
+    ) -> Any:
+        if isinstance(hidden, Symbol):
+            return hidden.recorder.logits(hidden, weight, scale, soft_cap or 0.0)
         out = np.empty((hidden.shape[0], weight.shape[0]), np.float32)
         self.machine.linear(hidden, weight, None, out)
         if scale != 1.0 or soft_cap is not None:

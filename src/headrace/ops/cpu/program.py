@@ -1,4 +1,4 @@
-"""Recording a model's forward: run once on symbols, it leaves a native program for any number of tokens.
+"""Recording a model: run once on symbols, it leaves a native program for any number of tokens.
 
 A symbol is a range of columns of a buffer that holds a step's tokens. The recorder hands out buffers and takes them
 back when the last symbol on them is gone, so that a forward of many layers lives in a handful.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from headrace import _native
 from headrace.ops.base import Floats
@@ -88,6 +88,14 @@ class Recorder:
     def step(self) -> SymbolicStep:
         return SymbolicStep(self)
 
+    def head(self, hidden: Symbol, max_num_draws: int) -> Symbol:
+        """Ends the body with its result [T, hidden]; gives the rows [R, hidden] from which the head goes on."""
+        self.program.begin_head(max_num_draws)
+        self._free.clear()
+        rows = self._room(*hidden.shape, is_bf16=hidden.is_bf16)
+        self.program.take_rows(hidden.place, rows.place)
+        return rows
+
     def _room(self, *shape: int, is_bf16: bool | None = None) -> Symbol:
         cols = shape[0] * (shape[1] if len(shape) > 1 else 1)
         kind = (cols, self._is_bf16 if is_bf16 is None else is_bf16)
@@ -109,6 +117,13 @@ class Recorder:
     def linear(self, x: Symbol, weight: _native.Weight, bias: Floats | None, is_summand: bool) -> Symbol:
         out = self._room(weight.shape[0], is_bf16=self._is_bf16 and not is_summand)
         self.program.linear(x.place, weight, bias, out.place)
+        return out
+
+    def logits(self, x: Symbol, weight: _native.Weight, scale: float, soft_cap: float) -> Symbol:
+        out = self._room(weight.shape[0], is_bf16=False)
+        self.program.linear(x.place, weight, None, out.place)
+        if scale != 1.0 or soft_cap:
+            self.program.cap(out.place, scale, soft_cap)
         return out
 
     def rms_norm(self, x: Symbol, weight: Floats, eps: float, offset: float) -> Symbol:
@@ -168,18 +183,3 @@ class Recorder:
         return out
 
 
-class Lowered:
-    """A forward that runs in one native call with the GIL released."""
-
-    def __init__(self, recorder: Recorder, result: Symbol) -> None:
-        self._program = recorder.program
-        self._result = result
-
-    @property
-    def num_ops(self) -> int:
-        return int(self._program.num_ops)
-
-    def run(self, native_step: _native.Step, num_tokens: int) -> Any:
-        """→ [T, width], a view that the next run overwrites."""
-        self._program.run(native_step)
-        return self._program.result(self._result.place, num_tokens)

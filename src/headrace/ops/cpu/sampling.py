@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 from headrace import _native
-from headrace.ops import draws
 from headrace.ops.base import Floats, Ints, Logprobs, SamplingInputs
 from headrace.ops.host_sampling import HostSampling
 
@@ -17,9 +16,7 @@ class CpuSampling(HostSampling):
 
     def sample(self, logits: Floats, inputs: SamplingInputs) -> Ints:
         token_ids = np.empty(len(logits), np.int32)
-        low, high = draws.keys(inputs.seeds, inputs.choices, inputs.positions)
-        cuts = (inputs.temperature, inputs.top_p, inputs.top_k, inputs.min_p)
-        self.machine.sample(logits, *cuts, low, high, token_ids)
+        self.machine.sample(logits, *inputs, token_ids)
         return token_ids
 
     def logprobs(self, logits: Floats, token_ids: Ints, num_top: int) -> Logprobs:
