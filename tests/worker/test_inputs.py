@@ -6,7 +6,7 @@ import pytest
 from headrace.words.errors import EngineError
 from headrace.words.params import Sampling
 from headrace.words.plan import Admission, Emits, Growth, Segment, StepPlan
-from headrace.worker.inputs import InputBuffers, columns
+from headrace.worker.inputs import InputBuffers
 from headrace.worker.rows import Rows
 from headrace.worker.verify import emitting
 
@@ -23,7 +23,7 @@ def segment(row: int, start: int, length: int, num_drafts: int = 0) -> Segment:
 
 def inputs_of(rows: Rows, *segments: Segment, max_num_tokens: int = 64):
     plan = StepPlan(1, segments)
-    return InputBuffers(rows, max_num_tokens).fill(plan, columns(segments))
+    return InputBuffers(rows, max_num_tokens).fill(plan)
 
 
 def rows_with(*admissions: Admission, block_size: int = 4) -> Rows:
@@ -40,7 +40,7 @@ def test_prompts_of_5_3_4_lie_flat_behind_one_another():
     assert inputs.query_starts.tolist() == [0, 5, 8, 12]
     assert inputs.token_ids.tolist() == [11, 12, 13, 14, 15, 11, 12, 13, 11, 12, 13, 14]
     assert inputs.positions.tolist() == [0, 1, 2, 3, 4, 0, 1, 2, 0, 1, 2, 3]
-    assert emitting(columns(segments), inputs.query_starts, rows).inputs.tolist() == [4, 7, 11]
+    assert emitting(segments, rows).inputs.tolist() == [4, 7, 11]
 
 
 @pytest.mark.covers("M14")
@@ -82,7 +82,7 @@ def test_chunks_decodes_and_verifications_stand_in_one_step():
     assert inputs.slots.tolist() == [8, 9, 10, 11, 12, 17, 22, 23, 24]
     assert inputs.context_lens.tolist() == [9, 2, 5]
     assert inputs.block_tables.tolist() == [[1, 2, 3], [4, 0, 0], [5, 6, 0]]
-    places = emitting(columns(segments), inputs.query_starts, rows)
+    places = emitting(segments, rows)
     assert places.inputs.tolist() == [4, 5, 6, 7, 8]
     assert places.places.positions.tolist() == [9, 2, 3, 4, 5]
     assert places.places.rows.tolist() == [1, 2, 3, 3, 3]
@@ -90,7 +90,7 @@ def test_chunks_decodes_and_verifications_stand_in_one_step():
 
 def test_a_growth_is_seen_by_the_next_step_and_a_table_holds_nothing_but_its_own_blocks():
     rows = rows_with(admission(1, TEXT[:4], (7,)), admission(2, TEXT, (3, 4)))
-    rows.append(np.array([1]), np.array([21], np.int32))
+    rows.append(1, (21,))
     rows.apply(StepPlan(1, (), growths=(Growth(1, (9,)),)))
     inputs = inputs_of(rows, segment(1, 4, 1), segment(2, 6, 1))
     assert inputs.token_ids.tolist() == [21, 17]
@@ -103,7 +103,7 @@ def test_the_arrays_are_dense_views_of_the_same_buffers_at_every_step():
     buffers = InputBuffers(rows, 64)
     addresses = set()
     for step, segments in enumerate(((segment(1, 0, 7), segment(2, 0, 3)), (segment(1, 6, 1),), (segment(2, 2, 1),))):
-        inputs = buffers.fill(StepPlan(step, segments), columns(segments))
+        inputs = buffers.fill(StepPlan(step, segments))
         assert all(array.flags.c_contiguous for array in inputs)
         addresses.add(tuple(array.__array_interface__["data"][0] for array in inputs))
     assert len(addresses) == 1

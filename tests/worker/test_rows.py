@@ -30,10 +30,10 @@ def new_rows(**options: object) -> Rows:
 
 def state(rows: Rows, row: int) -> list[object]:
     """Everything that the worker holds of a row."""
-    arrays = [value for part in (rows, rows.sampling) for value in vars(part).values() if isinstance(value, np.ndarray)]
-    found: list[object] = [array[row].tolist() for array in arrays]
-    found += [penalty[row] for penalty in rows.sampling._penalties]
-    return [*found, rows.sampling.params[row], rows.sampling.edits[row], rows.poolings[row]]
+    values = [value for part in (rows, rows.sampling) for value in vars(part).values()]
+    columns = [value for value in values if isinstance(value, np.ndarray | list) and len(value) == 5]
+    found: list[object] = [np.asarray(column[row]).tolist() for column in columns]
+    return [*found, *(penalty[row] for penalty in rows.sampling._penalties)]
 
 
 def apply(rows: Rows, **deltas: object) -> None:
@@ -48,7 +48,7 @@ def test_a_retired_row_is_as_it_was_at_start(pooling):
     seq = Toy(7, range(5, 17), FULL, row=2, epoch=3, seed=2**63, choice=1, pooling=pooling)
     apply(rows, admissions=(seq.admission(),))
     rows.guess(seq.decode(0, num_drafts=3), (8, 8, 8))
-    rows.append(np.array([2]), np.array([99], np.int32))
+    rows.append(2, (99,))
     assert state(rows, 2) != at_start
     apply(rows, retired_rows=(2,))
     assert state(rows, 2) == at_start
@@ -59,7 +59,7 @@ def test_an_admission_to_a_row_that_was_never_retired_takes_nothing_over():
     """A failed step may have left anything; the next admission is the whole truth."""
     fresh, used = new_rows(), new_rows()
     apply(used, admissions=(Toy(7, range(5, 30), FULL, row=2, seed=5).admission(),))
-    used.append(np.array([2]), np.array([99], np.int32))
+    used.append(2, (99,))
     seq = Toy(8, (1, 2, 3), row=2, epoch=1)
     for rows in (fresh, used):
         apply(rows, admissions=(seq.admission(output=(4,)),))
@@ -84,7 +84,7 @@ def test_sampled_tokens_of_a_preempted_sequence_count_as_output_again():
     apply(rows, admissions=(seq.admission(output=(6, 6, 7)),))
     edits = rows.sampling.edits[1]
     assert edits is not None and edits.counts is not None
-    rows.append(np.array([1]), np.array([7], np.int32))
+    rows.append(1, (7,))
     ids, counts = edits.counts.entries()
     assert dict(zip(ids.tolist(), counts.tolist(), strict=True)) == {6: 2, 7: 2}
 

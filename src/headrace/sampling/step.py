@@ -17,9 +17,9 @@ from headrace.words.outputs import TokenLogprobs
 
 def wanted_of(tokens: Ints, places: Places, table: SamplingTable) -> Wanted:
     """What the model is asked for: `tokens` [R] are those of the step that the R places follow."""
-    drawn = np.flatnonzero(table.is_plain[places.rows]).astype(np.int32)
+    drawn = table.is_plain[places.rows].nonzero()[0].astype(np.int32)
     taken = places if drawn.size == tokens.size else places.take(drawn)
-    scored = np.flatnonzero(table.is_scored[taken.rows]).astype(np.int32)
+    scored = table.is_scored[taken.rows].nonzero()[0].astype(np.int32)
     most = max((num_top(table.params[row]) for row in taken.rows[scored].tolist()), default=0)
     return Wanted(tokens, drawn, table.inputs(taken.rows, taken.positions), scored, most)
 

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.ops.base import Ints, Penalties, SamplingInputs
 from headrace.sampling.edits import RowEdits, needs_edits
@@ -71,12 +70,12 @@ class SamplingTable:
         is_raw = sampling.logprobs_mode == "raw" or not self.is_scored[row]
         self.is_plain[row] = is_raw and not sampling.forced_tokens
 
-    def append(self, rows: NDArray[np.integer], token_ids: Ints) -> None:
-        """Each of the rows has one more output token."""
-        for i in np.flatnonzero(self.has_edits[rows]):
-            edits = self.edits[rows[i]]
-            assert edits is not None
-            edits.append(int(token_ids[i]))
+    def append(self, row: int, token_ids: Sequence[int]) -> None:
+        """The row has these output tokens more."""
+        edits = self.edits[row]
+        if edits is not None:
+            for token_id in token_ids:
+                edits.append(token_id)
 
     def inputs(self, rows: Ints, positions: Ints) -> SamplingInputs:
         """What is asked of tokens drawn for `rows` at `positions`, [R] each."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.ops.base import Ints
 from headrace.sampling.table import SamplingTable
@@ -37,18 +36,22 @@ class Rows:
         self.block_size = block_size
         self.tokens: Ints = np.zeros((num_rows, width), np.int32)
         """[rows, max_model_len + slack] prompt and output; drafts stand beyond `lengths`"""
-        self.lengths: Ints = np.zeros(num_rows, np.int32)
-        """[rows] known tokens"""
-        self.num_prompt: Ints = np.zeros(num_rows, np.int32)
-        self.block_tables: Ints = np.zeros((num_rows, -(-width // block_size)), np.int32)
+        max_num_blocks = -(-width // block_size)
+        self.block_tables: Ints = np.zeros((num_rows, max_num_blocks), np.int32)
         """[rows, max blocks] in order of position, the rest null"""
-        self.num_blocks: Ints = np.zeros(num_rows, np.int32)
-        self.seq_ids = np.zeros(num_rows, np.int64)
+        self.slots = np.zeros((num_rows, max_num_blocks * block_size), np.int64)
+        """[rows, positions] where each position's key and value go; follows from the block table"""
+        self.lengths = [0] * num_rows
+        """[rows] known tokens"""
+        self.num_prompt = [0] * num_rows
+        self.num_blocks = [0] * num_rows
+        self.seq_ids = [0] * num_rows
         """[rows] 0 when nobody holds the row"""
-        self.epochs = np.zeros(num_rows, np.int64)
+        self.epochs = [0] * num_rows
         self.sampling = SamplingTable(num_rows, eos_token_ids)
         self.poolings: list[Pooling | None] = [None] * num_rows
-        self._num_touched = np.zeros(num_rows, np.int32)
+        self._num_touched = [0] * num_rows
+        self._within_block = np.arange(block_size)
 
     def apply(self, plan: StepPlan) -> None:
         """Retires, admits and grows as the plan says."""
@@ -62,6 +65,7 @@ class Rows:
     def _retire(self, row: int) -> None:
         self.tokens[row, : self._num_touched[row]] = 0
         self.block_tables[row, : self.num_blocks[row]] = 0
+        self.slots[row, : self.num_blocks[row] * self.block_size] = 0
         for column in (self._num_touched, self.lengths, self.num_prompt, self.num_blocks, self.seq_ids, self.epochs):
             column[row] = 0
         self.sampling.retire(row)
@@ -87,9 +91,11 @@ class Rows:
 
     def _grow(self, growth: Growth) -> None:
         row, block_ids = growth
-        start = self.num_blocks[row]
-        self.block_tables[row, start : start + len(block_ids)] = block_ids
-        self.num_blocks[row] += len(block_ids)
+        start, stop, size = self.num_blocks[row], self.num_blocks[row] + len(block_ids), self.block_size
+        self.block_tables[row, start:stop] = block_ids
+        first_slots = self.block_tables[row, start:stop, None].astype(np.int64) * size
+        self.slots[row, start * size : stop * size] = (first_slots + self._within_block).reshape(-1)
+        self.num_blocks[row] = stop
 
     def guess(self, segment: Segment, draft_ids: Sequence[int]) -> None:
         """Writes a segment's drafts behind the known tokens, without making them known."""
@@ -97,10 +103,10 @@ class Rows:
         self.tokens[segment.row, start : start + len(draft_ids)] = draft_ids
         self._num_touched[segment.row] = start + len(draft_ids)
 
-    def append(self, rows: NDArray[np.integer], token_ids: Ints) -> None:
-        """One more token for each of the rows [R], each named once."""
-        ends = self.lengths[rows]
-        self.tokens[rows, ends] = token_ids
-        self.lengths[rows] = ends + 1
-        self._num_touched[rows] = np.maximum(self._num_touched[rows], ends + 1)
-        self.sampling.append(rows, token_ids)
+    def append(self, row: int, token_ids: Sequence[int]) -> None:
+        """The row's sequence has these tokens more."""
+        start, stop = self.lengths[row], self.lengths[row] + len(token_ids)
+        self.tokens[row, start:stop] = token_ids
+        self.lengths[row] = stop
+        self._num_touched[row] = max(self._num_touched[row], stop)
+        self.sampling.append(row, token_ids)

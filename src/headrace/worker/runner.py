@@ -5,28 +5,25 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
-from numpy.typing import NDArray
-
-from headrace.ops.base import Computed, Ints, KVCache, Ops, StepModel, Wanted
+from headrace.ops.base import Computed, KVCache, Ops, StepModel, Wanted
 from headrace.sampling.step import draws_of, wanted_of
 from headrace.words.errors import EngineError
 from headrace.words.plan import Emits, RowResult, StepPlan, StepResult
 from headrace.worker.drafter import Drafter, NoDrafter
-from headrace.worker.inputs import Columns, InputBuffers, columns
+from headrace.worker.inputs import InputBuffers
 from headrace.worker.rows import Rows
 from headrace.worker.scores import pool, score_prompt
 from headrace.worker.verify import Emitting, Masks, emitting, grammar_bits, verify
 
-FILLER = 0
+FILLER = (0,)
+"""What a row that failed gets, and nobody will hear of: a step planned before the failure is known reads it."""
+_, _, LOGPROBS, HIDDEN = Emits
 
 
 class _Forwarded(NamedTuple):
     """A step between its two halves."""
 
     step: int
-    segments: Columns
-    query_starts: Ints
     emitted: Emitting
     wanted: Wanted
     computed: Computed
@@ -60,13 +57,11 @@ class Runner:
         self._zero(plan)
         self.rows.apply(plan)
         self._guess(plan)
-        segments = columns(plan.segments)
-        inputs = self._buffers.fill(plan, segments)
-        query_starts = inputs.query_starts.copy()
-        emitted = emitting(segments, query_starts, self.rows)
+        inputs = self._buffers.fill(plan)
+        emitted = emitting(plan.segments, self.rows)
         wanted = wanted_of(emitted.inputs, emitted.places, self.rows.sampling)
         computed = self._model.run(inputs, self._caches, wanted)
-        self._forwarded = _Forwarded(plan.step, segments, query_starts, emitted, wanted, computed)
+        self._forwarded = _Forwarded(plan.step, emitted, wanted, computed)
 
     def _zero(self, plan: StepPlan) -> None:
         if plan.zero_blocks:
@@ -91,42 +86,28 @@ class Runner:
 
     def _scores(self, plan: StepPlan, step: _Forwarded) -> dict[int, RowResult]:
         """Results of segments that give more than tokens, by index among the plan's segments."""
-        results = {}
-        for i in np.flatnonzero(step.segments.emits >= Emits.LOGPROBS).tolist():
-            segment, first = plan.segments[i], int(step.query_starts[i])
-            if segment.emits is Emits.HIDDEN:
-                results[i] = pool(self._ops, step.computed.hidden, segment, first, self.rows)
-            else:
-                results[i] = score_prompt(self._ops, self._model, step.computed.hidden, segment, first, self.rows)
+        results, hidden, end = {}, step.computed.hidden, 0
+        for i, segment in enumerate(plan.segments):
+            first, end = end, end + segment.length
+            if segment.emits == HIDDEN:
+                results[i] = pool(self._ops, hidden, segment, first, self.rows)
+            elif segment.emits == LOGPROBS:
+                results[i] = score_prompt(self._ops, self._model, hidden, segment, first, self.rows)
         return results
 
     def _draw(self, plan: StepPlan, step: _Forwarded, masks: Masks, results: dict[int, RowResult]) -> None:
         """Adds the drawn tokens to the results and to the rows."""
         emitted = step.emitted
-        if not emitted.which.size:
+        if not emitted.which:
             return
         bits = grammar_bits(emitted, plan.segments, masks)
         drawn = draws_of(
             self._ops, step.computed, step.wanted, emitted.places, self.rows.sampling, self.rows.tokens, bits
         )
-        verified = [
-            verify(plan.segments[i], drawn, first, self.rows)
-            for i, first in zip(emitted.which.tolist(), emitted.firsts, strict=True)
-        ]
-        self._append(step.segments.rows[emitted.which], verified)
-        for i, row in zip(emitted.which.tolist(), verified, strict=True):
+        for i, first in zip(emitted.which, emitted.firsts, strict=True):
+            segment = plan.segments[i]
+            row = verify(segment, drawn, first, self.rows)
+            self.rows.append(segment.row, row.token_ids or FILLER)
             before = results.get(i)
             if before is None or before.failure is None:
                 results[i] = row if before is None else row._replace(prompt_logprobs=before.prompt_logprobs)
-
-    def _append(self, place_rows: NDArray[np.integer], verified: list[RowResult]) -> None:
-        """Token by token, so that a call names each row once.
-
-        A row that failed gets a token nobody will hear of: a step planned before the failure is known reads it.
-        """
-        tokens = [row.token_ids or (FILLER,) for row in verified]
-        num_new = np.array([len(ids) for ids in tokens])
-        for nth in range(int(num_new.max())):
-            which = np.flatnonzero(num_new > nth)
-            ids = np.array([tokens[i][nth] for i in which], np.int32)
-            self.rows.append(place_rows[which], ids)

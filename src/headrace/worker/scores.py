@@ -22,7 +22,7 @@ def score_prompt(ops: Ops, head: Forward, hidden: Tensor, segment: Segment, firs
     """
     row, start = segment.row, segment.start
     num_top = rows.sampling.params[row].prompt_logprobs or 0
-    count = min(start + segment.length, int(rows.num_prompt[row]) - 1) - start
+    count = min(start + segment.length, rows.num_prompt[row] - 1) - start
     entries: list[TokenLogprobs] = []
     for offset in range(0, count, TILE):
         size = min(TILE, count - offset)

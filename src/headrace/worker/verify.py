@@ -6,15 +6,14 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from headrace.ops.base import Ints
 from headrace.sampling.edits import Words
 from headrace.sampling.pipeline import Drawn, Places
 from headrace.words.plan import Emits, RowResult, Segment
-from headrace.worker.inputs import Columns
 from headrace.worker.rows import Rows
 
+_, TOKEN, LOGPROBS, _ = Emits
 Masks = Mapping[int, Words]
 """Packed grammar masks by seq_id, [1 + num_drafts, ceil(vocab / 32)]: bit i of word w allows token 32·w + i."""
 
@@ -22,7 +21,7 @@ Masks = Mapping[int, Words]
 class Emitting(NamedTuple):
     """The E segments of a step that give tokens. Each is drawn at 1 + num_drafts places, which follow one another."""
 
-    which: NDArray[np.int64]
+    which: list[int]
     """[E] index among the plan's segments"""
     firsts: list[int]
     """[E] the segment's first place"""
@@ -31,28 +30,40 @@ class Emitting(NamedTuple):
     places: Places
 
 
-def emitting(segments: Columns, query_starts: Ints, rows: Rows) -> Emitting:
-    """Segments that emit tokens, and those with prompt logprobs that end at the last known token of a sequence that
-    wants more."""
-    known = segments.ends - segments.num_drafts
-    goes_on = (known == rows.lengths[segments.rows]) & rows.sampling.generates[segments.rows]
-    is_token = segments.emits == Emits.TOKEN
-    which = np.flatnonzero(is_token | ((segments.emits == Emits.LOGPROBS) & goes_on))
-    counts = 1 + segments.num_drafts[which]
-    firsts = np.cumsum(counts) - counts
-    within = np.arange(counts.sum()) - np.repeat(firsts, counts)
-    ends = query_starts[1:][which]
-    place_rows = np.repeat(segments.rows[which], counts).astype(np.int32)
-    positions = (np.repeat(known[which], counts) + within).astype(np.int32)
-    inputs = (np.repeat(ends - counts, counts) + within).astype(np.int32)
-    places = Places(place_rows, positions, positions - rows.num_prompt[place_rows])
-    return Emitting(which, firsts.tolist(), inputs, places)
+def emitting(segments: tuple[Segment, ...], rows: Rows) -> Emitting:
+    which: list[int] = []
+    firsts: list[int] = []
+    places: list[tuple[int, int, int, int]] = []
+    end = 0
+    for i, segment in enumerate(segments):
+        end += segment.length
+        if not _emits_tokens(segment, rows):
+            continue
+        which.append(i)
+        firsts.append(len(places))
+        row, num_drafts = segment.row, segment.num_drafts
+        position = segment.start + segment.length - num_drafts
+        num_outputs = position - rows.num_prompt[row]
+        for nth in range(1 + num_drafts):
+            places.append((end - 1 - num_drafts + nth, row, position + nth, num_outputs + nth))
+    inputs, *columns = np.array(places, np.int32).reshape(-1, 4).T.copy()
+    return Emitting(which, firsts, inputs, Places(*columns))
+
+
+def _emits_tokens(segment: Segment, rows: Rows) -> bool:
+    """Those with prompt logprobs do when they end at the last known token of a sequence that wants more."""
+    if segment.emits != LOGPROBS:
+        return segment.emits == TOKEN
+    known = segment.start + segment.length - segment.num_drafts
+    return known == rows.lengths[segment.row] and bool(rows.sampling.generates[segment.row])
 
 
 def grammar_bits(emitted: Emitting, segments: tuple[Segment, ...], masks: Masks) -> dict[int, Words]:
     """The masks by place."""
     bits: dict[int, Words] = {}
-    for i, first in zip(emitted.which.tolist(), emitted.firsts, strict=True):
+    if not masks:
+        return bits
+    for i, first in zip(emitted.which, emitted.firsts, strict=True):
         if (mask := masks.get(segments[i].seq_id)) is not None:
             bits |= {first + offset: words for offset, words in enumerate(mask)}
     return bits
@@ -61,7 +72,7 @@ def grammar_bits(emitted: Emitting, segments: tuple[Segment, ...], masks: Masks)
 def _drafts(segment: Segment, rows: Rows) -> list[int]:
     if not segment.num_drafts:
         return []
-    start = int(rows.lengths[segment.row])
+    start = rows.lengths[segment.row]
     return rows.tokens[segment.row, start : start + segment.num_drafts].tolist()
 
 
