@@ -46,7 +46,8 @@ def run(requests: list[Request], num_blocks: int = 64, budget: int = 64, overlap
     limits = SchedulerConfig(MAX_LEN, max_num_seqs=4, max_num_batched_tokens=budget)
     layout = CacheLayout(num_blocks, BLOCK)
     rows = Rows(limits.max_num_seqs, MAX_LEN, BLOCK)
-    executor = LocalExecutor(Runner(Stepwise(model, ops), ops, rows, make_caches(ops, model.cache_specs(), layout), budget))
+    caches = make_caches(ops, model.cache_specs(), layout)
+    executor = LocalExecutor(Runner(Stepwise(model, ops), ops, rows, caches, budget))
     scheduler = Scheduler(limits, layout)
     for request in requests:
         scheduler.add(request)

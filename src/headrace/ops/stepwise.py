@@ -52,7 +52,7 @@ class Stepwise:
         is_finite[:] = ops.finite_rows(ops.gather(logits, drawn))
         alive = np.flatnonzero(is_finite)
         if alive.size:
-            sampling = SamplingInputs(*(column[alive] for column in wanted.sampling))
+            sampling = SamplingInputs._make(column[alive] for column in wanted.sampling)
             token_ids[alive] = ops.sample(ops.gather(logits, drawn[alive]), sampling)
         return is_finite, token_ids, self._score(logits, wanted, token_ids, is_finite)
 
@@ -63,7 +63,7 @@ class Stepwise:
         draws = wanted.scored[alive]
         rows = self._ops.gather(logits, wanted.drawn[draws])
         found = self._ops.logprobs(rows, token_ids[draws], wanted.num_top)
-        return Logprobs(*(_spread(column, alive, wanted.scored.size) for column in found))
+        return Logprobs._make(_spread(column, alive, wanted.scored.size) for column in found)
 
 
 def _spread(values: NDArray[Any], places: NDArray[np.int64], size: int) -> NDArray[Any]:

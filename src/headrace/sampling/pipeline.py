@@ -28,7 +28,7 @@ class Places(NamedTuple):
     num_outputs: Ints
     """[R] how many output tokens come before it"""
 
-    def take(self, which: NDArray[np.int64]) -> Places:
+    def take(self, which: NDArray[np.integer]) -> Places:
         return Places(self.rows[which], self.positions[which], self.num_outputs[which])
 
 

@@ -53,7 +53,7 @@ def _of_call(computed: Computed, wanted: Wanted, rows: Ints, table: SamplingTabl
     if wanted.scored.size:
         alive = np.flatnonzero(computed.is_finite[wanted.scored])
         scored = wanted.scored[alive]
-        found = Logprobs(*(column[alive] for column in computed.logprobs)) if alive.size else NO_LOGPROBS
+        found = Logprobs._make(column[alive] for column in computed.logprobs) if alive.size else NO_LOGPROBS
         params = [table.params[row] for row in rows[scored].tolist()]
         for place, entry in zip(
             scored.tolist(), drawn_entries(found, computed.token_ids[scored], params), strict=True

@@ -33,7 +33,7 @@ class SamplingTable:
         self.is_scored = np.zeros(num_rows, np.bool_)
         """Whether drawn tokens come with logprobs, or what is made of them."""
         self.is_plain = np.ones(num_rows, np.bool_)
-        """Whether tokens are drawn of the model's logits as they are, and scored so: nothing but the logits is needed."""
+        """Whether nothing but the model's logits is needed to draw a token and to score it."""
         self.generates = np.zeros(num_rows, np.bool_)
         """Whether tokens are wanted at all; a prompt may only be scored."""
         self.num_forced = np.zeros(num_rows, np.int32)

@@ -10,14 +10,13 @@ import torch
 import torch.nn.functional as F
 from numpy.typing import NDArray
 
-from headrace.ops.base import Activation, Floats, Forward, Ints, QuantizedMatrix, StepInputs
+from headrace.ops.base import Activation, Floats, Ints, QuantizedMatrix, StepInputs
 from headrace.ops.reference.attention import attend_fast
 from headrace.ops.reference.coded_cache import CodedCache
 from headrace.ops.reference.experts import Routes, combine, route
 from headrace.ops.reference.step import Form, PagedCache, Step
 from headrace.ops.reference.strict import attend_strict, in_row_tiles
 from headrace.ops.reference.weight import Weight
-from headrace.ops.stepwise import Stepwise
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ACTIVATIONS = {
@@ -62,11 +61,6 @@ class ModelOps:
 
     def zero_blocks(self, cache: PagedCache, block_ids: Sequence[int]) -> None:
         cache.zero_blocks(list(block_ids))
-
-    def compile(
-        self, model: Forward, caches: Sequence[PagedCache | None], max_num_tokens: int, max_num_draws: int
-    ) -> Stepwise:
-        return Stepwise(model, self)
 
     def begin(self, inputs: StepInputs) -> Step:
         return Step.of(inputs)

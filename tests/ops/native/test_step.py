@@ -1,0 +1,132 @@
+"""A whole step in one native call: the bits of its ops called one by one, whatever is wanted of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from tests.models import oracle
+from tests.models.driver import DictSource
+from tests.ops.native.machines import ISAS, KINDS, ops_of
+from tests.ops.slow_sampling import sampling_inputs
+
+from headrace.comm import SoloComm
+from headrace.models.registry import family
+from headrace.ops.base import Computed, StepInputs, Wanted
+from headrace.ops.stepwise import Stepwise
+
+TOKENS, BLOCK = 23, 4
+CUTS = {
+    "greedy": {"temperature": 0.0},
+    "drawn": {"temperature": [0.0, 0.7, 1.3, 5.0, 1.0], "top_p": 0.9, "top_k": 40, "min_p": 0.01},
+}
+
+
+class Head(NamedTuple):
+    """A model whose logits are scaled and capped."""
+
+    model: object
+    ops: object
+    scale: float
+    soft_cap: float | None
+
+    def forward(self, inputs, caches):
+        return self.model.forward(inputs, caches)
+
+    def logits(self, hidden):
+        return self.ops.logits(hidden, self.model.head, self.scale, self.soft_cap)
+
+
+def prompt() -> StepInputs:
+    """Two segments, of 14 and of 9 tokens."""
+    positions = np.concatenate([np.arange(14), np.arange(9)]).astype(np.int32)
+    tables = np.array([[1, 2, 3, 4], [5, 6, 7, 0]], np.int32)
+    slots = tables[np.repeat([0, 1], [14, 9]), positions // BLOCK] * BLOCK + positions % BLOCK
+    ids = (np.arange(TOKENS) * 31 % 101).astype(np.int32)
+    ends, lengths = np.array([0, 14, 23], np.int32), np.array([14, 9], np.int32)
+    return StepInputs(ids, positions, slots.astype(np.int64), ends, lengths, tables)
+
+
+def run(
+    kind,
+    wanted: Wanted,
+    is_lowered: bool,
+    scale: float = 1.0,
+    cap: float | None = None,
+    embedding: Mapping[int, float] | None = None,
+) -> Computed:
+    """`embedding` replaces the embeddings of some tokens."""
+    ops = ops_of(*kind, "bfloat16")
+    config, weights = oracle.config(), dict(oracle.arrays(oracle.make()))
+    table = weights["model.embed_tokens.weight"].copy()
+    for token_id, value in (embedding or {}).items():
+        table[token_id] = value
+    weights["model.embed_tokens.weight"] = table
+    model = family(config.architecture).build(config, DictSource(weights), ops, SoloComm(), 64)
+    caches = [ops.kv_cache(8, BLOCK, spec.num_heads, spec.head_dim) for spec in model.cache_specs()]
+    head = Head(model, ops, scale, cap)
+    step = ops.compile(head, caches, TOKENS, 6) if is_lowered else Stepwise(head, ops)
+    return step.run(prompt(), caches, wanted)
+
+
+def wanted(cut: str, scored: tuple[int, ...] = (), num_top: int = 0) -> Wanted:
+    """Logits of six tokens, of which all but the second are drawn."""
+    tokens, drawn = np.array([13, 3, 14, 20, 21, 22], np.int32), np.array([0, 2, 3, 4, 5], np.int32)
+    return Wanted(tokens, drawn, sampling_inputs(5, **CUTS[cut]), np.array(scored, np.int32), num_top)
+
+
+def bits(computed: Computed) -> list[bytes]:
+    return [np.ascontiguousarray(part).tobytes() for part in (*computed[:-1], *computed.logprobs)]
+
+
+@pytest.mark.parametrize("cut", CUTS)
+@pytest.mark.parametrize(("scale", "cap"), [(1.0, None), (0.125, None), (1.0, 3.0)])
+def test_body_head_draws_and_scores_equal_the_ops_one_by_one_on_every_instruction_set(cut, scale, cap):
+    asked = wanted(cut, scored=(1, 4), num_top=5)
+    expected = bits(run((ISAS[-1], 1), asked, False, scale, cap))
+    for kind in KINDS:
+        assert bits(run(kind, asked, True, scale, cap)) == expected, kind
+
+
+def test_a_step_that_wants_nothing_gives_hidden_states_alone():
+    nothing = Wanted(*(np.zeros(0, np.int32),) * 2, sampling_inputs(0), np.zeros(0, np.int32), 0)
+    found, other = (run((ISAS[-1], 2), nothing, is_lowered) for is_lowered in (True, False))
+    assert found.hidden.tobytes() == other.hidden.tobytes()
+    assert found.token_ids.size == found.is_finite.size == 0
+
+
+@pytest.mark.covers("E6")
+def test_logits_that_are_not_finite_are_told_and_disturb_nobody():
+    """The embedding of the last token of the first segment is not a number."""
+    asked, last = wanted("drawn", scored=(0, 3, 4), num_top=2), prompt().token_ids[13]
+    for value in (np.nan, np.inf):
+        for is_lowered in (True, False):
+            healthy = run((ISAS[-1], 2), asked, is_lowered)
+            found = run((ISAS[-1], 2), asked, is_lowered, embedding={last: value})
+            assert found.is_finite.tolist() == [False, True, True, True, True]
+            assert found.token_ids[1:].tolist() == healthy.token_ids[1:].tolist()
+            for column, expected in zip(found.logprobs, healthy.logprobs, strict=True):
+                assert column[1:].tobytes() == expected[1:].tobytes()
+
+
+@pytest.mark.parametrize(
+    ("field", "values", "message"),
+    [
+        ("tokens", [3, 13, 14, 20, 21, 23], "no such token"),
+        ("drawn", [0, 2, 3, 4, 6], "no such row"),
+        ("scored", [5], "no such draw"),
+        ("drawn", [0, 1], "one value per row"),
+    ],
+)
+def test_what_is_wanted_of_nothing_there_is_refused(field, values, message):
+    asked = wanted("greedy", scored=(0,))._replace(**{field: np.array(values, np.int32)})
+    with pytest.raises(ValueError, match=message):
+        run((ISAS[-1], 1), asked, is_lowered=True)
+
+
+def test_more_logits_than_the_program_has_room_for_are_refused():
+    asked = wanted("greedy")._replace(tokens=np.arange(7, dtype=np.int32))
+    with pytest.raises(ValueError, match="more logits"):
+        run((ISAS[-1], 1), asked, is_lowered=True)
