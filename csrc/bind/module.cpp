@@ -162,6 +162,26 @@ double read_rate(Machine& machine, const PackedWeight& weight) {
   return best;
 }
 
+// fp32 operations per second of the best of eight runs of multiply-adds on all threads: the arithmetic's limit.
+double fma_rate(Machine& machine) {
+  constexpr i64 kRounds = i64{1} << 18;
+  std::atomic<int> num_nan{0};  // keeps the sums from being left out
+  double best = 0;
+  nb::gil_scoped_release release;
+  for (int round = 0; round < 8; round++) {
+    const auto start = std::chrono::steady_clock::now();
+    machine.pool.run([&](Team& team) {
+      const float sum = machine.kernels.chains(kRounds, 0.5f + 0.01f * round);
+      if (sum != sum) num_nan.fetch_add(1);
+      team.barrier();
+    });
+    const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
+    const double rate = 2.0 * 16 * kChains * kRounds * machine.pool.size() / seconds.count();
+    best = rate > best ? rate : best;
+  }
+  return best;
+}
+
 Cache* new_cache(Machine& machine, bool is_bf16, bool has_codes, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
   require(num_blocks > 0 && block_size > 0 && num_heads > 0 && dim > 0, "a cache has blocks, heads and dimensions");
   require(dim <= 512, "head dimensions up to 512 are supported");
@@ -211,7 +231,8 @@ NB_MODULE(_native, module) {
       .def("pack_blocks", &pack_blocks)
       .def("pack_codes", &pack_codes)
       .def("pack_rounded", &pack_rounded)
-      .def("read_rate", &read_rate);
+      .def("read_rate", &read_rate)
+      .def("fma_rate", &fma_rate);
   bind_ops(machine);
   bind_sampling(module, machine);
   bind_program(module);

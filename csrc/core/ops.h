@@ -191,6 +191,8 @@ struct Score {
   float* top_logprobs;  // [R, K]
 };
 
+constexpr i64 kChains = 8;
+
 struct Kernels {
   void (*linear)(const Linear&, Team&);
   void (*embed)(const Embed&, Team&);
@@ -208,6 +210,7 @@ struct Kernels {
   void (*attend)(const Attend&, Team&);
   void (*sample)(const Sample&, Team&);
   void (*score)(const Score&, Team&);
+  float (*chains)(i64 rounds, float factor);  // kChains × 16 multiply-adds a round
 };
 
 extern const Kernels kernels_portable;

@@ -10,6 +10,7 @@
 #include "kernels/attention.h"
 #include "kernels/experts.h"
 #include "kernels/sampling.h"
+#include "kernels/peak.h"
 // clang-format on
 
 #define HEADRACE_TABLE(name, Dot)                                                                    \
@@ -18,4 +19,4 @@
                         &HEADRACE_NS::glu, &HEADRACE_NS::add, &HEADRACE_NS::scale, &HEADRACE_NS::cap, \
                         &HEADRACE_NS::route, &HEADRACE_NS::combine, &HEADRACE_NS::gather, &HEADRACE_NS::rotate, \
                         &HEADRACE_NS::attend<HEADRACE_NS::Dot>, &HEADRACE_NS::sample,                 \
-                        &HEADRACE_NS::score};
+                        &HEADRACE_NS::score, &HEADRACE_NS::chains};

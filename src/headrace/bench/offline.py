@@ -11,6 +11,7 @@ from typing import Any
 
 from headrace.bench.client import Timed
 from headrace.bench.load import FIRST_TOKEN_ID, spread, summary
+from headrace.bench.profile import profiled, profiler_of
 from headrace.llm import LLM
 from headrace.words.errors import ConfigError
 from headrace.words.outputs import GOOD_ENDS, RequestOutput
@@ -40,8 +41,10 @@ class Work:
         return SamplingParams(max_tokens=self.output_len, temperature=0.0, ignore_eos=True, seed=self.seed)
 
 
-def check(llm: LLM, work: Work) -> None:
-    """ConfigError when a sequence cannot be as long as asked."""
+def check(llm: LLM, work: Work, with_profile: bool) -> None:
+    """ConfigError when a sequence cannot be as long as asked, or nothing times the ops."""
+    if with_profile:
+        profiler_of(llm)
     longest = llm.llm_engine.engine.resolved.scheduler.max_model_len
     if work.input_len + work.output_len > longest:
         raise ConfigError(
@@ -73,32 +76,52 @@ def timed(output: RequestOutput) -> Timed:
     )
 
 
-def throughput(llm: LLM, work: Work, num_warmups: int = 1) -> dict[str, Any]:
+def throughput(llm: LLM, work: Work, num_warmups: int = 1, with_profile: bool = False) -> dict[str, Any]:
     """All prompts at once, after as many small rounds; in the words of a server's summary."""
-    check(llm, work)
+    check(llm, work, with_profile)
     small = Work(1, work.input_len, min(work.output_len, 4), work.seed)
     for i in range(num_warmups):
         run(llm, small, -1 - i)
-    done, seconds = run(llm, work, 0, shows=True)
-    return {**about(llm), **summary(done, seconds)}
+    done, seconds, profile = _measure(llm, lambda: run(llm, work, 0, shows=True), with_profile)
+    return {**about(llm), **summary(done, seconds), **profile}
 
 
 def latency(
-    llm: LLM, work: Work, num_rounds: int = 10, num_warmups: int = 2, tell: Tell = lambda done: None
+    llm: LLM,
+    work: Work,
+    num_rounds: int = 10,
+    num_warmups: int = 2,
+    tell: Tell = lambda done: None,
+    with_profile: bool = False,
 ) -> dict[str, Any]:
     """A small batch in many rounds: how long each takes, and how its requests fare."""
-    check(llm, work)
+    check(llm, work, with_profile)
     for i in range(num_warmups):
         run(llm, work, -1 - i)
         tell(i)
-    done: list[Timed] = []
     rounds_s: list[float] = []
-    for i in range(num_rounds):
-        found, seconds = run(llm, work, i)
-        done += found
-        rounds_s.append(seconds)
-        tell(i)
-    return {**about(llm), "rounds": num_rounds, "batch_ms": spread(rounds_s), **summary(done, sum(rounds_s))}
+
+    def rounds() -> tuple[list[Timed], float]:
+        done: list[Timed] = []
+        for i in range(num_rounds):
+            found, seconds = run(llm, work, i)
+            done += found
+            rounds_s.append(seconds)
+            tell(i)
+        return done, sum(rounds_s)
+
+    done, seconds, profile = _measure(llm, rounds, with_profile)
+    return {**about(llm), "rounds": num_rounds, "batch_ms": spread(rounds_s), **summary(done, seconds), **profile}
+
+
+def _measure(
+    llm: LLM, work: Callable[[], tuple[list[Timed], float]], with_profile: bool
+) -> tuple[list[Timed], float, dict[str, Any]]:
+    """What the work gave, its seconds, and what there is to add of a profile."""
+    if not with_profile:
+        return *work(), {}
+    done, seconds, profile = profiled(llm, work)
+    return done, seconds, {"profile": profile}
 
 
 def about(llm: LLM) -> dict[str, Any]:

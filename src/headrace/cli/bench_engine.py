@@ -11,12 +11,14 @@ from headrace.cli.bar import Bar
 from headrace.cli.bench_table import finish, table, times
 from headrace.cli.model import LogLevelOption, ModelOption, open_model
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
+from headrace.cli.profile_table import profile_table
 from headrace.words.config import DEFAULT_MODEL, engine_config
 
 InputOption = Annotated[int, typer.Option(help="Tokens of a prompt.", min=1)]
 OutputOption = Annotated[int, typer.Option(help="Tokens of an answer.", min=1)]
 WarmupOption = Annotated[int, typer.Option(help="Rounds before anything is measured.", min=0)]
 SeedOption = Annotated[int, typer.Option(help="The same seed asks for the same.")]
+ProfileOption = Annotated[bool, typer.Option("--profile", help="Time each kind of op of the model.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 SaveOption = Annotated[Path | None, typer.Option(help="File for the JSON.")]
 PHASES = {
@@ -37,6 +39,7 @@ def throughput(
     output_len: OutputOption = 64,
     num_warmups: WarmupOption = 1,
     seed: SeedOption = 0,
+    profile: ProfileOption = False,
     as_json: JsonOption = False,
     save_result: SaveOption = None,
     log_level: LogLevelOption = None,
@@ -47,8 +50,9 @@ def throughput(
     from headrace.bench.offline import Work, throughput
 
     with open_model(context, model, engine, log_level) as llm:
-        result = throughput(llm, Work(num_prompts, input_len, output_len, seed), num_warmups)
-    return finish({**result, "model": model}, engine_table(result), as_json, save_result)
+        result = throughput(llm, Work(num_prompts, input_len, output_len, seed), num_warmups, profile)
+    lines = [engine_table(result), *profile_lines(result)]
+    return finish({**result, "model": model}, "\n".join(lines), as_json, save_result)
 
 
 @takes(engine=engine_options)
@@ -61,6 +65,7 @@ def latency(
     num_rounds: Annotated[int, typer.Option(help="Rounds that are measured.", min=1)] = 10,
     num_warmups: WarmupOption = 2,
     seed: SeedOption = 0,
+    profile: ProfileOption = False,
     as_json: JsonOption = False,
     save_result: SaveOption = None,
     log_level: LogLevelOption = None,
@@ -72,9 +77,9 @@ def latency(
 
     with open_model(context, model, engine, log_level) as llm, Bar(num_rounds + num_warmups, "rounds") as bar:
         work = Work(batch_size, input_len, output_len, seed)
-        result = latency(llm, work, num_rounds, num_warmups, bar.tell)
-    rows = times(result, {"batch_ms": "whole batch"})
-    return finish({**result, "model": model}, "\n".join([engine_table(result), *rows]), as_json, save_result)
+        result = latency(llm, work, num_rounds, num_warmups, bar.tell, profile)
+    lines = [engine_table(result), *times(result, {"batch_ms": "whole batch"}), *profile_lines(result)]
+    return finish({**result, "model": model}, "\n".join(lines), as_json, save_result)
 
 
 @takes(engine=engine_options)
@@ -100,3 +105,7 @@ def startup(
 def engine_table(result: dict[str, Any]) -> str:
     ran = f"{result['backend']}, {result['dtype']}, cache {result['kv_cache_dtype']}, {result['num_threads']} threads"
     return f"{ran}, up to {result['max_num_seqs']} sequences\n{table(result)}"
+
+
+def profile_lines(result: dict[str, Any]) -> list[str]:
+    return [profile_table(result["profile"])] if "profile" in result else []

@@ -34,7 +34,7 @@ from headrace.words.plan import CacheLayout, Executor
 if TYPE_CHECKING:
     from headrace.executor.local import Fault
     from headrace.layers.weights import WeightSource
-    from headrace.ops.base import Ops
+    from headrace.ops.base import Ops, Profiler
 
 log = get_logger(__name__)
 Clock = Callable[[], float]
@@ -67,6 +67,8 @@ class Engine:
     outputs: OutputProcessor
     core: EngineCore
     metrics: EngineMetrics
+    profiler: Profiler | None = None
+    """Times the model's ops, where they can be timed."""
     closers: tuple[Callable[[], None], ...] = field(default=(), repr=False)
 
     def default_sampling_params(self) -> SamplingParams:
@@ -98,6 +100,7 @@ def assemble(
     sampling_defaults: Mapping[str, Any] | None = None,
     clock: Clock = time.monotonic,
     closers: tuple[Callable[[], None], ...] = (),
+    profiler: Profiler | None = None,
 ) -> Engine:
     """An engine around an executor. The scheduler comes last: it needs the block count that the worker measured."""
     texts = TokenTexts(tokenizer)
@@ -122,6 +125,7 @@ def assemble(
         outputs=OutputProcessor(texts, metrics.observe, clock),
         core=core,
         metrics=metrics,
+        profiler=profiler,
         closers=closers,
     )
 
@@ -152,7 +156,7 @@ def build_engine(
         defaults = sampling_defaults(asked.generation_config, checkpoint.generation)
         read = checkpoint.weights if progress is None else CountedWeights(checkpoint.weights, progress)
         weights = round_weights(read, resolved.quantization)
-        resolved, layout, executor = _load(resolved, model, weights, hardware, ops, fault)
+        resolved, layout, executor, profiler = _load(resolved, model, weights, hardware, ops, fault)
     except BaseException:
         checkpoint.close()
         raise
@@ -167,6 +171,7 @@ def build_engine(
         special_texts(tokenizer),
         defaults,
         closers=(checkpoint.close,),
+        profiler=profiler,
     )
 
 
@@ -184,8 +189,8 @@ def _load(
     hardware: Hardware,
     ops: Ops | None,
     fault: Fault | None,
-) -> tuple[Resolved, CacheLayout, Executor]:
-    """The model with its caches behind an executor, and what the memory allowed."""
+) -> tuple[Resolved, CacheLayout, Executor, Profiler | None]:
+    """The model with its caches behind an executor, what the memory allowed, and what times its ops."""
     from headrace.comm import SoloComm
     from headrace.executor.local import LocalExecutor, no_fault
     from headrace.models.registry import family
@@ -207,7 +212,7 @@ def _load(
     max_num_draws = limits.max_num_seqs * (1 + limits.num_drafts)
     model_in_steps = ops.compile(built, caches, limits.max_num_batched_tokens, max_num_draws)
     runner = Runner(model_in_steps, ops, rows, caches, limits.max_num_batched_tokens)
-    return resolved, layout, LocalExecutor(runner, fault or no_fault)
+    return resolved, layout, LocalExecutor(runner, fault or no_fault), model_in_steps.profiler
 
 
 def _whole_variable(name: str) -> int | None:

@@ -16,6 +16,7 @@ from headrace.ops.base import (
     KVCache,
     Logprobs,
     Ops,
+    Profiler,
     SamplingInputs,
     StepInputs,
     Tensor,
@@ -25,6 +26,8 @@ from headrace.ops.base import (
 
 class Stepwise:
     """See `headrace.ops.base.StepModel`."""
+
+    profiler: Profiler | None = None
 
     def __init__(self, model: Forward, ops: Ops) -> None:
         self._model = model

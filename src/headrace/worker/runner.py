@@ -76,7 +76,8 @@ class Runner:
                 self.rows.guess(segment, self._drafter.propose(segment, text))
 
     def sample(self, plan: StepPlan, masks: Masks | None = None) -> StepResult:
-        """Draws what is not drawn yet, appends the tokens to their rows, and gives what each segment has for a result."""
+        """Draws what is not drawn yet, appends the tokens to their rows, and gives the results of those segments that
+        have one."""
         step, self._forwarded = self._forwarded, None
         if step is None or step.step != plan.step:
             raise EngineError(f"step {plan.step} is to be sampled, but it was not computed")

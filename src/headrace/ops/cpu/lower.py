@@ -8,7 +8,18 @@ from typing import Any
 import numpy as np
 
 from headrace import _native
-from headrace.ops.base import NO_LOGPROBS, NOTHING_WANTED, Computed, Forward, Logprobs, StepInputs, Tensor, Wanted
+from headrace.ops.base import (
+    NO_LOGPROBS,
+    NOTHING_WANTED,
+    Computed,
+    Forward,
+    Logprobs,
+    Profiler,
+    StepInputs,
+    Tensor,
+    Wanted,
+)
+from headrace.ops.cpu.profile import ProgramProfiler
 from headrace.ops.cpu.program import Recorder, Symbol
 
 
@@ -16,8 +27,15 @@ class LoweredModel:
     """See `headrace.ops.base.StepModel`; `caches` must be those of the recording."""
 
     def __init__(
-        self, model: Forward, program: _native.Program, hidden: Symbol, logits: Symbol, caches: Sequence[Any]
+        self,
+        model: Forward,
+        program: _native.Program,
+        hidden: Symbol,
+        logits: Symbol,
+        caches: Sequence[Any],
+        profiler: Profiler,
     ) -> None:
+        self.profiler: Profiler | None = profiler
         self._model = model
         self._program = program
         self._hidden = program.result(hidden.place)
@@ -58,4 +76,5 @@ def lower(
     hidden = model.forward(symbols, caches)
     logits = model.logits(recorder.head(hidden, min(max_num_draws, max_num_tokens)))
     recorder.program.end_head(logits.place)
-    return LoweredModel(model, recorder.program, hidden, logits, caches)
+    profiler = ProgramProfiler(recorder.program, machine, is_bf16)
+    return LoweredModel(model, recorder.program, hidden, logits, caches, profiler)
