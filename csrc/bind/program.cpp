@@ -170,7 +170,8 @@ class Program {
     require_owned(machine_, cache);
     const Attend shape{{}, {}, {}, &cache, {}, {}, q.cols / cache.dim, scale, window, soft_cap};
     attends_.push_back({shape, q, k, v, out});
-    const AttendCost cost{2 * bytes(k), shape.num_heads, cache.dim, window, bytes(q) + bytes(k) + bytes(v) + bytes(out)};
+    const i64 key_bytes = 2 * (cache.page_bytes() + cache.scale_bytes()) / cache.block_size;
+    const AttendCost cost{key_bytes, shape.num_heads, cache.dim, window, bytes(q) + bytes(k) + bytes(v) + bytes(out)};
     record("attend", by(shape.num_heads, cache.num_heads) + " × " + std::to_string(cache.dim), cost,
            [this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
   }
@@ -218,14 +219,14 @@ class Program {
     wanted.num_tokens = num_rows;
     wanted.token_ids = draws.tokens.data();
     nb::gil_scoped_release release;
-    const auto start = std::chrono::steady_clock::now();
+    Clock clock(is_profiled_);
     machine_.pool.run([&](Team& team) {
       run_ops(body_, step, team);
       if (num_rows == 0) return;
       run_ops(head_, wanted, team);
       draw(draws, view(logits_, wanted), team);
     });
-    total_.add(std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count(), {});
+    if (is_profiled_) total_.add(clock.lap_s(), {});
   }
 
   // Ops are timed from now on, from zero.
@@ -301,7 +302,7 @@ class Program {
       for (const Op& op : ops) op.call->run(step, team);
       return;
     }
-    Clock clock;
+    Clock clock(true);
     for (Op& op : ops) {
       op.call->run(step, team);
       op.account.add(clock.lap_s(), op.cost(step));
@@ -309,9 +310,10 @@ class Program {
   }
 
   void draw(const DrawArrays& draws, const View& logits, Team& team) {
-    Clock clock;
+    const bool is_timed = is_profiled_ && team.rank() == 0;
+    Clock clock(is_timed);
     machine_.kernels.sample(draws.cuts.sample(logits, draws.drawn.data(), draws.token_ids.data(), draws.is_finite.data()), team);
-    if (is_profiled_ && team.rank() == 0) draw_.add(clock.lap_s(), {4.0 * draws.cuts.count() * logits.cols, 0});
+    if (is_timed) draw_.add(clock.lap_s(), {4.0 * draws.cuts.count() * logits.cols, 0});
     if (draws.found.count() == 0) return;
     team.solo([&] {
       score_rows_.clear();
@@ -323,7 +325,7 @@ class Program {
       }
     });
     machine_.kernels.score(draws.found.score(logits, score_rows_.data(), score_ids_.data()), team);
-    if (is_profiled_ && team.rank() == 0) score_.add(clock.lap_s(), {4.0 * draws.found.count() * logits.cols, 0});
+    if (is_timed) score_.add(clock.lap_s(), {4.0 * draws.found.count() * logits.cols, 0});
   }
 
   bool is_narrower(Place a, Place b) const { return room(a).type == room(b).type || room(b).type == Type::f32; }

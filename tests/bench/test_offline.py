@@ -10,6 +10,7 @@ from tests.engine import fakes, tiny
 from headrace.bench import offline, startup
 from headrace.bench.offline import Work
 from headrace.cli.app import run
+from headrace.cli.profile_table import profile_table
 from headrace.llm import LLM
 from headrace.words.errors import ConfigError, EngineError
 
@@ -88,6 +89,24 @@ def test_commands_print_a_table_or_json_and_keep_the_json(cli, tmp_path):
     assert out.splitlines()[-1].startswith("whole batch")
     code, _, err = cli("bench", "throughput", "--input-len", "100")
     assert code == 1 and err.startswith("headrace: input_len: 100 tokens")
+
+
+def test_a_profile_says_what_each_op_took_and_what_python_did(tmp_path):
+    with LLM(str(tiny.write(tmp_path / "tiny")), num_gpu_blocks_override=32, max_model_len=64) as llm:
+        found = offline.latency(llm, Work(2, 5, 4), num_rounds=2, num_warmups=1, with_profile=True)
+    profile = found["profile"]
+    assert profile["num_steps"] == 2 * 4
+    assert 0 < profile["python_share"] < 1 and profile["ops_share"] <= profile["native_share"]
+    assert {"linear", "attend", "glu", "draw"} <= {op["kind"] for op in profile["ops"]}
+    assert [op["ms"] for op in profile["ops"]] == sorted((op["ms"] for op in profile["ops"]), reverse=True)
+    assert profile["limits"]["read_gb_per_s"] > 0 < profile["limits"]["gflop_per_s"]
+    lines = profile_table(profile).splitlines()
+    assert lines[0].startswith("8 steps of") and len(lines) == 3 + len(profile["ops"])
+
+
+def test_an_engine_without_native_kernels_has_no_profile(cli):
+    code, _, err = cli("bench", "throughput", "--input-len", "5", "--output-len", "3", "--profile")
+    assert code == 1 and err.startswith("headrace: profile: only the native kernels are timed")
 
 
 def test_a_start_is_measured_in_a_process_of_its_own(tmp_path, capsys):

@@ -11,7 +11,6 @@ from headrace.cli.bar import Bar
 from headrace.cli.bench_table import finish, table, times
 from headrace.cli.model import LogLevelOption, ModelOption, open_model
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
-from headrace.cli.profile_table import profile_table
 from headrace.words.config import DEFAULT_MODEL, engine_config
 
 InputOption = Annotated[int, typer.Option(help="Tokens of a prompt.", min=1)]
@@ -108,4 +107,8 @@ def engine_table(result: dict[str, Any]) -> str:
 
 
 def profile_lines(result: dict[str, Any]) -> list[str]:
-    return [profile_table(result["profile"])] if "profile" in result else []
+    if "profile" not in result:
+        return []
+    from headrace.cli.profile_table import profile_table
+
+    return [profile_table(result["profile"])]

@@ -49,6 +49,17 @@ def prompt() -> StepInputs:
     return StepInputs(ids, positions, slots.astype(np.int64), ends, lengths, tables)
 
 
+def build(ops, embedding: Mapping[int, float] | None = None):
+    """A tiny Llama and its caches; `embedding` replaces the embeddings of some tokens."""
+    config, weights = oracle.config(), dict(oracle.arrays(oracle.make()))
+    table = weights["model.embed_tokens.weight"].copy()
+    for token_id, value in (embedding or {}).items():
+        table[token_id] = value
+    weights["model.embed_tokens.weight"] = table
+    model = family(config.architecture).build(config, DictSource(weights), ops, SoloComm(), 64)
+    return model, [ops.kv_cache(8, BLOCK, spec.num_heads, spec.head_dim) for spec in model.cache_specs()]
+
+
 def run(
     kind,
     wanted: Wanted,
@@ -57,15 +68,8 @@ def run(
     cap: float | None = None,
     embedding: Mapping[int, float] | None = None,
 ) -> Computed:
-    """`embedding` replaces the embeddings of some tokens."""
     ops = ops_of(*kind, "bfloat16")
-    config, weights = oracle.config(), dict(oracle.arrays(oracle.make()))
-    table = weights["model.embed_tokens.weight"].copy()
-    for token_id, value in (embedding or {}).items():
-        table[token_id] = value
-    weights["model.embed_tokens.weight"] = table
-    model = family(config.architecture).build(config, DictSource(weights), ops, SoloComm(), 64)
-    caches = [ops.kv_cache(8, BLOCK, spec.num_heads, spec.head_dim) for spec in model.cache_specs()]
+    model, caches = build(ops, embedding)
     head = Head(model, ops, scale, cap)
     step = ops.compile(head, caches, TOKENS, 6) if is_lowered else Stepwise(head, ops)
     return step.run(prompt(), caches, wanted)
@@ -130,3 +134,30 @@ def test_more_logits_than_the_program_has_room_for_are_refused():
     asked = wanted("greedy")._replace(tokens=np.arange(7, dtype=np.int32))
     with pytest.raises(ValueError, match="more logits"):
         run((ISAS[-1], 1), asked, is_lowered=True)
+
+
+def test_a_profile_counts_the_calls_bytes_and_flops_that_the_shapes_say_and_ends_when_it_is_told():
+    ops = ops_of(ISAS[-1], 2, "bfloat16")
+    model, caches = build(ops)
+    step = ops.compile(model, caches, TOKENS, 6)
+    step.run(prompt(), caches, wanted("greedy"))
+    step.profiler.start()
+    for _ in range(2):
+        step.run(prompt(), caches, wanted("greedy", scored=(0, 1), num_top=1))
+    profile = step.profiler.stop()
+    step.run(prompt(), caches, wanted("greedy"))
+    found = {(op.kind, op.shape): op for op in profile.ops}
+    assert profile.calls == 2
+    assert profile.seconds >= sum(op.seconds for op in profile.ops) > 0
+    vocab, hidden = model.head.shape
+    head = found["linear", f"{vocab} × {hidden}"]
+    assert (head.calls, head.flops) == (2, 2 * 2 * 6 * vocab * hidden)
+    assert head.bytes == 2 * (model.head.nbytes + 6 * (2 * hidden + 4 * vocab))
+    spec, layers = model.cache_specs()[0], len(caches)
+    heads = oracle.config().num_heads
+    attend = found["attend", f"{heads} × {spec.num_heads} × {spec.head_dim}"]
+    pairs = 14 * 15 // 2 + 9 * 10 // 2
+    assert (attend.calls, attend.flops) == (2 * layers, 2 * layers * 4 * heads * spec.head_dim * pairs)
+    assert found["draw", f"{vocab}"].bytes == 2 * 5 * 4 * vocab
+    assert found["logprobs", f"{vocab}"].bytes == 2 * 2 * 4 * vocab
+    assert step.profiler.stop() == profile

@@ -54,8 +54,8 @@ def measure_limits(machine: _native.Machine, is_bf16: bool) -> Limits:
 
 
 def _matrix(rows: int, cols: int, is_bf16: bool) -> np.ndarray:
-    values = np.full((rows, cols), 0.5, np.float32)
-    return to_bfloat16(values) if is_bf16 else values
+    half = to_bfloat16(np.array([0.5], np.float32)) if is_bf16 else np.array([0.5], np.float32)
+    return np.full((rows, cols), half[0])
 
 
 def _seconds(machine: _native.Machine, x: np.ndarray, weight: _native.Weight, y: np.ndarray) -> float:
