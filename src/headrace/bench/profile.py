@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, TypeVar
 
 from headrace.llm import LLM
-from headrace.ops.base import Limits, OpProfile, Profiler, StepProfile
+from headrace.ops.profile import Limits, OpProfile, Profiler, StepProfile
 from headrace.words.errors import ConfigError
 
 Found = TypeVar("Found")

@@ -34,7 +34,8 @@ from headrace.words.plan import CacheLayout, Executor
 if TYPE_CHECKING:
     from headrace.executor.local import Fault
     from headrace.layers.weights import WeightSource
-    from headrace.ops.base import Ops, Profiler
+    from headrace.ops.base import Ops
+    from headrace.ops.profile import Profiler
 
 log = get_logger(__name__)
 Clock = Callable[[], float]

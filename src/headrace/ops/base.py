@@ -13,6 +13,8 @@ from typing import Any, Literal, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.ops.profile import Profiler
+
 Tensor = Any
 Weight = Any
 """A weight as the backend keeps it (packed, quantized), made once at load."""
@@ -201,14 +203,11 @@ class SamplingInputs(NamedTuple):
 
 
 class Penalties(NamedTuple):
-    """Strengths of R rows."""
+    """Strengths of R rows, [R] each: a repetition of 1 is off, the others at 0."""
 
     repetition: Floats
-    """[R] 1 is off"""
     frequency: Floats
-    """[R] 0 is off"""
     presence: Floats
-    """[R] 0 is off"""
 
 
 class Logprobs(NamedTuple):
@@ -228,37 +227,23 @@ class Logprobs(NamedTuple):
     @classmethod
     def room(cls, num_rows: int, num_top: int) -> Logprobs:
         """Arrays of these shapes, to be filled."""
-        return cls(
-            token_logprobs=np.empty(num_rows, np.float32),
-            ranks=np.empty(num_rows, np.int32),
-            sum_smaller_probs=np.empty(num_rows, np.float32),
-            top_ids=np.empty((num_rows, num_top), np.int32),
-            top_logprobs=np.empty((num_rows, num_top), np.float32),
-        )
-
-
-NO_LOGPROBS = Logprobs.room(0, 0)
+        each, top = num_rows, (num_rows, num_top)
+        kinds = ((each, np.float32), (each, np.int32), (each, np.float32), (top, np.int32), (top, np.float32))
+        return cls._make(np.empty(shape, kind) for shape, kind in kinds)
 
 
 class Wanted(NamedTuple):
-    """What a step gives beside hidden states: logits of R of its tokens, N tokens drawn of them, and log-probabilities
-    of M of those."""
+    """What a step gives beside hidden states: logits of R of its tokens, N drawn of those as `sampling` says, M of them scored."""
 
     tokens: Ints
     """[R] index among the step's tokens"""
     drawn: Ints
     """[N] index among the R, rising"""
     sampling: SamplingInputs
-    """of the N"""
     scored: Ints
     """[M] index among the N, rising"""
     num_top: int
     """alternatives of each of the M"""
-
-
-_NONE, _NO_FLOATS = np.zeros(0, np.int32), np.zeros(0, np.float32)
-_NO_CUTS = SamplingInputs(_NO_FLOATS, _NO_FLOATS, _NONE, _NO_FLOATS, np.zeros(0, np.uint64), _NONE, _NONE)
-NOTHING_WANTED = Wanted(_NONE, _NONE, _NO_CUTS, _NONE, 0)
 
 
 class Computed(NamedTuple):
@@ -276,48 +261,10 @@ class Computed(NamedTuple):
     """of the M"""
 
 
-class OpProfile(NamedTuple):
-    """All ops of one kind and shape, while they were timed; bytes and FLOPs are what their shapes make necessary."""
-
-    kind: str
-    shape: str
-    calls: int
-    seconds: float
-    bytes: float
-    flops: float
-
-
-class StepProfile(NamedTuple):
-    """Steps while they were timed: how many, what their calls took as a whole, and what of it their ops took."""
-
-    calls: int
-    seconds: float
-    ops: tuple[OpProfile, ...]
-
-
-class Limits(NamedTuple):
-    """What the machine was measured to give on the threads of a backend."""
-
-    read_bytes_per_s: float
-    flops_per_s: float
-
-
-class Profiler(Protocol):
-    """Times the ops of a model's steps; nothing is timed before `start` nor after `stop`."""
-
-    def start(self) -> None: ...
-
-    def stop(self) -> StepProfile: ...
-
-    def limits(self) -> Limits:
-        """Measured now: seconds of full load, and a quarter of a gigabyte."""
-
-
 class StepModel(Forward, Protocol):
-    """A model on its caches, run a step at a time."""
+    """A model on its caches, run a step at a time; `profiler` is None where ops are not timed."""
 
     profiler: Profiler | None
-    """None where ops are not timed."""
 
     def run(self, inputs: StepInputs, caches: Sequence[KVCache | None], wanted: Wanted) -> Computed: ...
 
@@ -383,8 +330,7 @@ class Ops(SamplingOps, Protocol):
     def compile(
         self, model: Forward, caches: Sequence[KVCache | None], max_num_tokens: int, max_num_draws: int
     ) -> StepModel:
-        """What runs the model on these caches, in steps of up to `max_num_tokens` of which as many as `max_num_draws`
-        have logits: one program, or op by op."""
+        """What runs the model on these caches in steps of up to so many tokens, up to so many of them with logits."""
 
     def begin(self, inputs: StepInputs) -> Step:
         """What all layers of one step derive from its inputs, made once."""

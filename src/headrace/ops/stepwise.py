@@ -9,19 +9,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.ops.base import (
-    NO_LOGPROBS,
     Computed,
     Forward,
     Ints,
     KVCache,
     Logprobs,
     Ops,
-    Profiler,
     SamplingInputs,
     StepInputs,
     Tensor,
     Wanted,
 )
+from headrace.ops.profile import Profiler
 
 
 class Stepwise:
@@ -42,7 +41,7 @@ class Stepwise:
     def run(self, inputs: StepInputs, caches: Sequence[KVCache | None], wanted: Wanted) -> Computed:
         hidden = self.forward(inputs, caches)
         if not wanted.tokens.size:
-            return Computed(hidden, None, np.zeros(0, np.bool_), np.zeros(0, np.int32), NO_LOGPROBS)
+            return Computed(hidden, None, np.zeros(0, np.bool_), np.zeros(0, np.int32), Logprobs.room(0, 0))
         logits = self.logits(self._ops.gather(hidden, wanted.tokens))
         return Computed(hidden, logits, *self._draw(logits, wanted))
 
@@ -51,7 +50,7 @@ class Stepwise:
         ops, drawn = self._ops, wanted.drawn
         token_ids, is_finite = np.zeros(drawn.size, np.int32), np.zeros(drawn.size, np.bool_)
         if not drawn.size:
-            return is_finite, token_ids, NO_LOGPROBS
+            return is_finite, token_ids, Logprobs.room(0, 0)
         is_finite[:] = ops.finite_rows(ops.gather(logits, drawn))
         alive = np.flatnonzero(is_finite)
         if alive.size:
@@ -62,7 +61,7 @@ class Stepwise:
     def _score(self, logits: Tensor, wanted: Wanted, token_ids: Ints, is_finite: NDArray[np.bool_]) -> Logprobs:
         alive = np.flatnonzero(is_finite[wanted.scored])
         if not alive.size:
-            return NO_LOGPROBS
+            return Logprobs.room(0, 0)
         draws = wanted.scored[alive]
         rows = self._ops.gather(logits, wanted.drawn[draws])
         found = self._ops.logprobs(rows, token_ids[draws], wanted.num_top)

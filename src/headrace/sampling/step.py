@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.ops.base import NO_LOGPROBS, Computed, Ints, Logprobs, Ops, Wanted
+from headrace.ops.base import Computed, Ints, Logprobs, Ops, Wanted
 from headrace.sampling.edits import Words
 from headrace.sampling.logprobs import drawn_entries, num_top
 from headrace.sampling.pipeline import NOT_FINITE, Drawn, Places, draw
@@ -50,10 +50,10 @@ def draws_of(
 def _of_call(computed: Computed, wanted: Wanted, rows: Ints, table: SamplingTable) -> Drawn:
     """The N draws that the call made, for these rows [N]."""
     logprobs: list[TokenLogprobs | None] = [None] * rows.size
-    if wanted.scored.size:
-        alive = np.flatnonzero(computed.is_finite[wanted.scored])
+    alive = computed.is_finite[wanted.scored].nonzero()[0]
+    if alive.size:
         scored = wanted.scored[alive]
-        found = Logprobs._make(column[alive] for column in computed.logprobs) if alive.size else NO_LOGPROBS
+        found = Logprobs._make(column[alive] for column in computed.logprobs)
         params = [table.params[row] for row in rows[scored].tolist()]
         for place, entry in zip(
             scored.tolist(), drawn_entries(found, computed.token_ids[scored], params), strict=True

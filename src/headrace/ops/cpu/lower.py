@@ -9,18 +9,22 @@ import numpy as np
 
 from headrace import _native
 from headrace.ops.base import (
-    NO_LOGPROBS,
-    NOTHING_WANTED,
     Computed,
     Forward,
     Logprobs,
-    Profiler,
+    SamplingInputs,
     StepInputs,
     Tensor,
     Wanted,
 )
 from headrace.ops.cpu.profile import ProgramProfiler
 from headrace.ops.cpu.program import Recorder, Symbol
+from headrace.ops.profile import Profiler
+
+_NONE, _NO_FLOATS = np.zeros(0, np.int32), np.zeros(0, np.float32)
+_NO_CUTS = SamplingInputs(_NO_FLOATS, _NO_FLOATS, _NONE, _NO_FLOATS, np.zeros(0, np.uint64), _NONE, _NONE)
+NO_LOGPROBS = Logprobs.room(0, 0)
+NOTHING_WANTED = Wanted(_NONE, _NONE, _NO_CUTS, _NONE, 0)
 
 
 class LoweredModel:

@@ -7,15 +7,15 @@ import time
 import numpy as np
 
 from headrace import _native
-from headrace.ops.base import Limits, OpProfile, StepProfile
 from headrace.ops.bfloat16 import to_bfloat16
+from headrace.ops.profile import Limits, OpProfile, StepProfile
 
 READ_BYTES = 256 << 20
 ROWS, INNER, OUTER, ROUNDS = 768, 512, 256, 20
 
 
 class ProgramProfiler:
-    """See `headrace.ops.base.Profiler`."""
+    """See `headrace.ops.profile.Profiler`."""
 
     def __init__(self, program: _native.Program, machine: _native.Machine, is_bf16: bool) -> None:
         self._program = program
