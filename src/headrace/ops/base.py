@@ -233,7 +233,7 @@ class Logprobs(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """What a step gives beside hidden states: logits of R of its tokens, N drawn of those as `sampling` says, M of them scored."""
+    """Beside hidden states: logits of R of a step's tokens, N drawn of those as `sampling` says, M of them scored."""
 
     tokens: Ints
     """[R] index among the step's tokens"""
