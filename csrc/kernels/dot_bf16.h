@@ -67,6 +67,7 @@ struct ChainDot {
       }
     for (i64 k = 0; k < num_tiles; k++) {
       ahead.fetch();
+#pragma GCC unroll 2
       for (int h = 0; h < 2; h++) {
         const u16* ak = a + k * 32 + h * 16;
 #pragma GCC unroll 8
