@@ -5,6 +5,7 @@
 
 // GCC takes a function that only prefetches for one without effect: were it not inlined early, its calls are dropped.
 #define HEADRACE_INLINE inline __attribute__((always_inline))
+#define HEADRACE_INLINE_LAMBDA __attribute__((always_inline))
 #define HEADRACE_NOINLINE __attribute__((noinline))
 
 namespace headrace {

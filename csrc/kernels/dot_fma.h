@@ -9,6 +9,7 @@ struct FmaDot {
   using Integers = FmaDot;  // who multiplies by integers
   static constexpr int kMaxRows = HEADRACE_ROWS;
   static constexpr int kHalves = HEADRACE_HALVES;  // column halves whose accumulators fit the registers
+  static constexpr bool reads_nibbles = false;
   static constexpr bool fetches_one_pass = false;  // what is read once, line after line, the processor fetches by itself
 
   static void enter() {}

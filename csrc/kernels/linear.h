@@ -100,7 +100,7 @@ void multiply_segment(const PackedWeight& w, const Segment& s, const Rows<Dot>& 
   if (w.bits == 0) return run([&](i64) { return DenseTiles{reinterpret_cast<const u16*>(bytes_of(w, s))}; });
   if constexpr (std::is_same_v<Dot, typename Dot::Integers>) {
     auto sums_of = [&](i64 r) { return x.sums + r * (w.k_padded / w.group); };
-    if (x.count > 2 * Dot::kMaxRows) {
+    if (x.count > 2 * Dot::kMaxRows && !(w.bits == 4 && Dot::reads_nibbles)) {
       if (w.bits == 4) widen_tiles(int_tiles<4>(w, s, x.sums), s.count, room);
       else widen_tiles(int_tiles<8>(w, s, x.sums), s.count, room);
       return run([&](i64 r) { return WideTiles{{room}, groups_of(w, s, sums_of(r))}; });
