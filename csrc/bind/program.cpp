@@ -128,7 +128,8 @@ class Program {
     if (!shared) shared = std::make_unique<ExpertRoom>(pairs, x.cols, down[0]->k, room(x).type);
     const ExpertCost cost{static_cast<i64>(down.size()), weights.cols, gate_up[0]->bytes() + down[0]->bytes(),
                           bytes(x) + bytes(out), 6 * x.cols * down[0]->k};
-    record("experts", by(down.size(), x.cols) + " × " + std::to_string(down[0]->k), cost,
+    const std::string shape = by(down.size(), x.cols) + " × " + std::to_string(down[0]->k);  // before `down` is moved
+    record("experts", shape, cost,
            [this, x, ids = routes_.at(number).get(), weights, gate_up = std::move(gate_up), down = std::move(down),
             activation, out, between = shared.get()](const Step& s, Team& t) {
       between->run({view(x, s), ids->data(), static_cast<const float*>(view(weights, s).data), weights.cols, &gate_up, &down,
