@@ -39,13 +39,30 @@ float nearest(float value) {  // whole number, ties to even, of magnitudes up to
 
 float as_half(float value) { return half_to_float(float_to_half(value)); }
 
-// Halves added until one number is left.
+// Halves are joined until one number is left.
+template <class Join>
+float folded(const float* values, Join join) {
+  float left[16];
+  for (int i = 0; i < 16; i++) left[i] = join(values[i], values[i + 16]);
+  for (int i = 0; i < 8; i++) left[i] = join(left[i], left[i + 8]);
+  for (int i = 0; i < 4; i++) left[i] = join(left[i], left[i + 4]);
+  return join(join(left[0], left[2]), join(left[1], left[3]));
+}
+
 float folded_sum(const float* values) {
-  float sums[kGroup];
-  std::memcpy(sums, values, sizeof sums);
-  for (int width = kGroup / 2; width > 0; width /= 2)
-    for (int i = 0; i < width; i++) sums[i] += sums[i + width];
-  return sums[0];
+  return folded(values, [](float a, float b) { return a + b; });
+}
+float least_of(const float* values) {
+  return folded(values, [](float a, float b) { return a < b ? a : b; });
+}
+float most_of(const float* values) {
+  return folded(values, [](float a, float b) { return a > b ? a : b; });
+}
+
+// Rounded, between two numbers.
+float nearest_within(float value, float low, float high) {
+  value = value > low ? value : low;
+  return nearest(value < high ? value : high);
 }
 
 struct Rounded {
@@ -56,7 +73,7 @@ struct Rounded {
 void round_to_4_bits(const float* x, Rounded& to) {
   const float inverse = to.scale > 0 ? 1.0f / to.scale : 0.0f;
   for (int i = 0; i < kGroup; i++)
-    to.codes[i] = nearest(std::min(std::max((x[i] - to.minimum) * inverse, 0.0f), 15.0f));
+    to.codes[i] = nearest_within((x[i] - to.minimum) * inverse, 0.0f, 15.0f);
 }
 
 float squared_error(const float* x, const Rounded& rounded) {
@@ -84,12 +101,14 @@ void fit(const float* x, Rounded& to) {
 }
 
 Rounded best_4_bits(const float* x) {
-  const float low = *std::min_element(x, x + kGroup), high = *std::max_element(x, x + kGroup);
-  Rounded best{as_half((high - low) / 15), as_half(low), {}};
+  const float low = least_of(x);
+  Rounded best{as_half((most_of(x) - low) / 15), as_half(low), {}};
   round_to_4_bits(x, best);
   float least = squared_error(x, best);
   Rounded next = best;
   for (int i = 0; i < kFits; i++) {
+    float before[kGroup];
+    std::memcpy(before, next.codes, sizeof before);
     fit(x, next);
     round_to_4_bits(x, next);
     const float error = squared_error(x, next);
@@ -97,32 +116,37 @@ Rounded best_4_bits(const float* x) {
       least = error;
       best = next;
     }
+    if (std::memcmp(before, next.codes, sizeof before) == 0) break;  // all fits from here on are this one
   }
   return best;
 }
 
 Rounded best_8_bits(const float* x) {
-  float most = 0;
-  for (int i = 0; i < kGroup; i++) most = std::max(most, std::fabs(x[i]));
-  Rounded rounded{as_half(most / 127), 0, {}};
+  const float most = most_of(x), low = least_of(x);
+  Rounded rounded{as_half((most > -low ? most : -low) / 127), 0, {}};
   const float inverse = rounded.scale > 0 ? 1.0f / rounded.scale : 0.0f;
-  for (int i = 0; i < kGroup; i++) rounded.codes[i] = nearest(std::min(std::max(x[i] * inverse, -127.0f), 127.0f));
+  for (int i = 0; i < kGroup; i++) rounded.codes[i] = nearest_within(x[i] * inverse, -127.0f, 127.0f);
   return rounded;
 }
 
 // Whether a float16 holds numbers as large; none is NaN.
 bool are_moderate(const float* x) {
-  return std::all_of(x, x + kGroup, [](float value) { return std::fabs(value) <= 65504.0f; });
+  bool all = true;
+  for (int i = 0; i < kGroup; i++) all &= std::fabs(x[i]) <= 65504.0f;
+  return all;
 }
 
-float number_at(const void* values, Number type, i64 index) {
-  if (type == Number::f32) return static_cast<const float*>(values)[index];
-  const u16 word = static_cast<const u16*>(values)[index];
-  if (type == Number::f16) return half_to_float(word);
-  const u32 bits = u32{word} << 16;
-  float value;
-  std::memcpy(&value, &bits, 4);
-  return value;
+void read_numbers(const void* values, Number type, i64 first, i64 count, float* to) {
+  if (type == Number::f32) {
+    std::memcpy(to, static_cast<const float*>(values) + first, count * 4);
+    return;
+  }
+  const u16* words = static_cast<const u16*>(values) + first;
+  for (i64 i = 0; i < count; i++) {
+    const u32 wide = u32{words[i]} << 16;
+    if (type == Number::f16) to[i] = half_to_float(words[i]);
+    else std::memcpy(to + i, &wide, 4);
+  }
 }
 
 void round_group(const float* x, i64 count, int bits, i32* codes, float& scale, float& minimum) {
@@ -155,7 +179,8 @@ RowSource rows_to_round(const void* values, Number type, i64 n, i64 k, int bits)
             float x[kGroup];
             for (i64 start = 0; start < k; start += kGroup) {
               const i64 count = std::min<i64>(kGroup, k - start);
-              for (i64 i = 0; i < kGroup; i++) x[i] = number_at(values, type, row * k + start + std::min(i, count - 1));
+              read_numbers(values, type, row * k + start, count, x);
+              for (i64 i = count; i < kGroup; i++) x[i] = x[count - 1];
               float scale, minimum;
               round_group(x, count, bits, to.codes.data() + start, scale, minimum);
               for (i64 g = start / length; g * length < start + count; g++) {

@@ -127,13 +127,29 @@ void put_scale(const PackedWeight& w, char* group, i64 column, float value) {
   reinterpret_cast<u16*>(group)[column] = float_to_half(value);
 }
 
+// Where the integers of a column lie in each tile of K: which word, and how far up in it.
+struct Spots {
+  i64 words[kTileK];
+  int shifts[kTileK];
+
+  Spots(const PackedWeight& w, i64 column) {
+    for (i64 k = 0; k < kTileK; k++) {
+      const i64 place = place_of(k, w.is_chained);
+      words[k] = w.word_at(column, place);
+      shifts[k] = w.shift_of(place);
+    }
+  }
+};
+
 void put_column(const PackedWeight& w, i64 column, const IntegerRow& from) {
   const i64 block = column / kColumns, inside = column % kColumns;
-  u32* words = w.data.as<u32>() + block * w.k_padded * w.bits;
+  const Spots spots(w, inside);
   const u32 mask = w.bits == 4 ? 15 : 255;
-  for (i64 k = 0; k < w.k; k++) {
-    const i64 place = place_of(k, w.is_chained);
-    words[w.word_at(inside, place)] |= (static_cast<u32>(from.codes[k]) & mask) << w.shift_of(place);
+  u32* tile = w.data.as<u32>() + block * w.k_padded * w.bits;
+  for (i64 start = 0; start < w.k; start += kTileK, tile += w.bits * kColumns) {
+    const i64 count = std::min(kTileK, w.k - start);
+    for (i64 k = 0; k < count; k++)
+      tile[spots.words[k]] |= (static_cast<u32>(from.codes[start + k]) & mask) << spots.shifts[k];
   }
   const i64 num_groups = w.k_padded / w.group;
   for (i64 g = 0; g * w.group < w.k; g++) {

@@ -88,6 +88,7 @@ def test_a_model_is_shown_with_what_it_takes(cli, folder):
 @pytest.mark.parametrize(
     "options",
     [{}, {"max_num_seqs": 2, "max_model_len": 64}, {"kv_cache_memory_bytes": 40_000}, {"dtype": "bfloat16"},
+     {"quantization": "int8"}, {"quantization": "int4", "dtype": "float32"},
      {"kv_cache_dtype": "int8", "kv_cache_memory_bytes": 40_000}],
     ids=str,
 )

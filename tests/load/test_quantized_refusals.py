@@ -20,7 +20,8 @@ I32, I8, E4M3 = np.int32, np.int8, np.dtype("V1")
 
 
 def packed_config(weights: dict[str, Any] | None = None, **changes: Any) -> dict[str, Any]:
-    groups = {"group_0": {"targets": ["Linear"], "weights": {**WEIGHTS, **(weights or {})}}}
+    of_all = {"targets": ["Linear"], "format": "pack-quantized"}
+    groups = {"group_0": {**of_all, "weights": {**WEIGHTS, **(weights or {})}}}
     return {"quant_method": "compressed-tensors", "format": "pack-quantized", "config_groups": groups, **changes}
 
 
@@ -80,6 +81,10 @@ CASES: dict[str, tuple[Any, dict[str, np.ndarray | None], str]] = {
     "a group that is not there": (GPTQ, gptq(g_idx=np.full(32, 2, I32)), "'q.g_idx' names a group that does not exist"),
     "an order that is too short": (GPTQ, gptq(g_idx=np.zeros(31, I32)), "'q.g_idx' has the shape [31], not [32]"),
     "another format": (packed_config(format="nvfp4-pack-quantized"), packed(), "'nvfp4-pack-quantized'; built are"),
+    "several formats, none of them named": (
+        packed_config(format="mixed-precision", config_groups={"g": {"weights": WEIGHTS}}), packed(),
+        f"{CONFIG} has format 'mixed-precision'; built are pack-quantized",
+    ),
     "no groups": (packed_config(config_groups={}), packed(), f"{CONFIG} names no config_groups"),
     "a group that is a list": (packed_config(config_groups={"g": [1]}), packed(), "has config_groups whose 'g' is no"),
     "packed of 3 bits": (packed_config({"num_bits": 3}), packed(), f"{CONFIG} has num_bits 3; built are 4, 8"),
@@ -115,7 +120,16 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, case):
 
 
 @pytest.mark.parametrize(
-    ("told", "tensors"), [(AWQ, awq()), (GPTQ, gptq()), (packed_config(), packed()), (FP8, fp8())]
+    ("told", "tensors"),
+    [
+        (AWQ, awq()),
+        ({"quant_method": "awq", "w_bit": 4, "q_group_size": 16, "version": "GEMM"}, awq()),
+        (GPTQ, gptq()),
+        ({**GPTQ, "dynamic": {"-:lm_head": {}}, "checkpoint_format": "gptq_v2"}, gptq()),
+        (packed_config(), packed()),
+        (packed_config(format="mixed-precision", ignore=["re:.*head"]), packed()),
+        (FP8, fp8()),
+    ],
 )
 def test_the_same_without_the_fault_is_read(tmp_path, told, tensors):
     f.write(tmp_path, config__json={**f.CONFIG, "quantization_config": told}, model__safetensors=f.safetensors(tensors))

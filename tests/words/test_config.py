@@ -1,5 +1,6 @@
 """What was asked, what the checkpoint says, what is decided."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,22 @@ def test_what_is_left_open_is_decided_and_nothing_else_changes():
     assert (limits.max_model_len, limits.max_num_seqs, limits.max_num_batched_tokens) == (64, 4, 32)
 
 
+def test_what_is_rounded_at_load_runs_in_bfloat16_unless_somebody_asks_for_more():
+    assert (decided().quantization, decided(quantization="int4").quantization) == (None, "int4")
+    assert decided(quantization="int8").dtype == decided(quantization="int8", dtype="auto").dtype == "bfloat16"
+    assert decided(quantization="int8", dtype="float32").dtype == "float32"
+
+
+def test_what_is_quantized_is_not_quantized_again():
+    packed = dataclasses.replace(MODEL, quantization="awq", dtype="bfloat16")
+    as_it_is = resolve(engine_config(quantization="awq"), packed, MACHINE)
+    assert as_it_is == resolve(engine_config(), packed, MACHINE) and as_it_is.quantization is None
+    with pytest.raises(ConfigError, match=r"^quantization: the checkpoint is quantized already \(awq\), got 'int8'"):
+        resolve(engine_config(quantization="int8"), packed, MACHINE)
+    with pytest.raises(ConfigError, match="^quantization: must be one of int8, int4, got 'gptq'"):
+        resolve(engine_config(quantization="gptq"), packed, MACHINE)
+
+
 def test_an_unknown_option_is_answered_with_the_nearest_one():
     with pytest.raises(ConfigError, match="max_num_seq: unknown engine option; did you mean 'max_num_seqs'"):
         engine_config(max_num_seq=4)
@@ -84,7 +101,7 @@ def test_vllms_keywords_that_ask_for_what_is_not_built_are_refused(option):
         *[{name: 5} for name in ("model", "tokenizer", "revision", "chat_template", "generation_config", "dtype")],
         {"model": None}, {"gpu_memory_utilization": True}, {"max_preemptions": -1}, {"max_preemptions": "a"},
         {"num_threads": 10**9}, {"max_num_queued_requests": "many"}, {"attempt_max_wait_s": "long"},
-        {"scheduling_policy": []}, {"role": None},
+        {"scheduling_policy": []}, {"role": None}, {"quantization": "int3"}, {"quantization": 8}, {"quantization": ""},
     ],
     ids=str,
 )  # fmt: skip

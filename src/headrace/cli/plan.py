@@ -41,7 +41,7 @@ def plan_memory(asked: EngineConfig, checkpoint: Checkpoint) -> MemoryPlan:
 
     model, hardware = checkpoint.config, measure_hardware()
     resolved = resolve(asked, model, hardware)
-    weights = round_weights(checkpoint.weights, resolved.quantization)
+    weights = round_weights(checkpoint.weights, resolved.quantization, model.vocab_size)
     built = dry_build(model, weights, resolved.dtype, keeps_blocks(resolved), checkpoint.weights.file)
     specs = held_in(built.cache_specs, resolved.kv_cache_dtype)
     step_bytes = activation_bytes(model, resolved.scheduler)

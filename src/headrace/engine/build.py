@@ -156,7 +156,7 @@ def build_engine(
             log.warning("running on the slow reference ops: the native kernels were not built (no C++ compiler)")
         defaults = sampling_defaults(asked.generation_config, checkpoint.generation)
         read = checkpoint.weights if progress is None else CountedWeights(checkpoint.weights, progress)
-        weights = round_weights(read, resolved.quantization)
+        weights = round_weights(read, resolved.quantization, model.vocab_size)
         resolved, layout, executor, profiler = _load(resolved, model, weights, hardware, ops, fault)
     except BaseException:
         checkpoint.close()

@@ -13,13 +13,17 @@ from headrace.ops.base import Floats, Part, Unrounded
 from headrace.ops.rounding import rounded_values
 from headrace.words.config import QUANTIZATIONS
 
+VOCABULARY_BITS = 8
+"""Of the embedding and the head, least: in 4 bits they cost far more than all layers."""
+
 
 class RoundedWeights:
-    """What is asked for as a matrix comes in 8 or 4 bits; all else as it is."""
+    """What is asked for as a matrix comes in 8 or 4 bits, with `vocab_size` rows in 8 bits; all else as it is."""
 
-    def __init__(self, source: WeightSource, bits: int) -> None:
+    def __init__(self, source: WeightSource, bits: int, vocab_size: int) -> None:
         self._source = source
         self._bits = bits
+        self._vocab_size = vocab_size
 
     def names(self) -> Collection[str]:
         return self._source.names()
@@ -34,13 +38,14 @@ class RoundedWeights:
         shape = tuple(self.shape(name))
         if len(shape) != 2:
             return None
+        bits = VOCABULARY_BITS if shape[0] == self._vocab_size else self._bits
         values = partial(self._source.get, name)
-        return Unrounded(self._bits, (shape[0], shape[1]), values, partial(self._rounded, name))
+        return Unrounded(bits, (shape[0], shape[1]), values, partial(self._rounded, name, bits))
 
-    def _rounded(self, name: str) -> Floats:
-        return rounded_values(self._source.get(name), self._bits)
+    def _rounded(self, name: str, bits: int) -> Floats:
+        return rounded_values(self._source.get(name), bits)
 
 
-def round_weights(source: WeightSource, quantization: str | None) -> WeightSource:
+def round_weights(source: WeightSource, quantization: str | None, vocab_size: int) -> WeightSource:
     """The source itself, or as `EngineConfig.quantization` asks."""
-    return source if quantization is None else RoundedWeights(source, QUANTIZATIONS[quantization])
+    return source if quantization is None else RoundedWeights(source, QUANTIZATIONS[quantization], vocab_size)

@@ -250,7 +250,6 @@ QUANTIZATIONS = {"int8": 8, "int4": 4}
 """Bits of what matrices may be rounded to at load."""
 _CHOICES = {
     "dtype": (None, "auto", "float32", "bfloat16", "float16", "half", "float"),
-    "quantization": (None, *QUANTIZATIONS),
     "backend": (None, "auto", "cpu", "reference"),
     "kv_cache_dtype": ("auto", "bfloat16", "float32", "int8"),
     "scheduling_policy": ("fcfs", "priority", "fair"),
@@ -320,7 +319,12 @@ def _backend(asked: str | None, hardware: Hardware) -> str:
 
 
 def _quantization(asked: str | None, model: ModelConfig) -> str | None:
-    if asked is not None and model.quantization is not None:
+    """The checkpoint's own word for how it is quantized asks for nothing."""
+    if asked in (None, model.quantization):
+        return None
+    if asked not in QUANTIZATIONS:
+        raise ConfigError("quantization", f"must be one of {', '.join(QUANTIZATIONS)}, got {brief(asked)}")
+    if model.quantization is not None:
         raise ConfigError(
             "quantization", f"the checkpoint is quantized already ({model.quantization}), got {asked!r}; leave it out"
         )
@@ -330,7 +334,7 @@ def _quantization(asked: str | None, model: ModelConfig) -> str | None:
 def _dtype(asked: EngineConfig, stored: str) -> str:
     """fp16 runs as fp32 on a CPU. Integers are kept beside bfloat16 alone."""
     if asked.dtype in (None, "auto"):
-        name = stored if asked.quantization is None else "bfloat16"
+        name = "bfloat16" if asked.quantization in QUANTIZATIONS else stored
     else:
         name = str(asked.dtype)
     return "bfloat16" if name == "bfloat16" else "float32"

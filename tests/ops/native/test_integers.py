@@ -113,3 +113,47 @@ def test_what_does_not_fit_is_refused():
         ops.machine.pack_blocks([(raw.reshape(-1), "Q8_0", 4, None)], 65)
     with pytest.raises(ValueError, match="does not exist"):
         ops.machine.pack_blocks([(raw.reshape(-1), "Q8_0", 4, np.array([0, 1, 2, 4], np.int32))], 64)
+
+
+def test_integers_that_do_not_fit_are_refused():
+    ops = ops_of(*KINDS[0], "bfloat16")
+    words, scales = integers(np.zeros((4, 64), np.int8), 4), np.ones((4, 2), np.float32)
+    assert ops.machine.pack_codes([(words, scales, None, 32, True)], 64).shape == (4, 64)
+    wrong = {
+        "fewer integers": ([(words, scales, None, 64, True)], 128),
+        "scales do not fit": ([(words, scales, None, 16, True)], 64),
+        "minimums do not fit": ([(words, scales, scales[:3], 32, True)], 64),
+        "a multiple of 16": ([(words, scales, None, 24, True)], 64),
+        "not as many as": ([(words._replace(data=words.data[:-4]), scales, None, 32, True)], 64),
+        "4 or 8 bits": ([(words._replace(bits=2), scales, None, 32, True)], 64),
+        "no such place": ([(words._replace(places=(0, 1, 2, 3, 4, 5, 6, 8)), scales, None, 32, True)], 64),
+        "a place for each": ([(words._replace(places=(0, 1)), scales, None, 32, True)], 64),
+        "at least one part": ([], 64),
+    }
+    for cause, (parts, columns) in wrong.items():
+        with pytest.raises(ValueError, match=cause):
+            ops.machine.pack_codes(parts, columns)
+
+
+@pytest.mark.parametrize("columns", [40, 45, 64])
+def test_a_last_group_may_be_shorter_and_a_group_a_whole_row(columns):
+    codes = np.random.default_rng(5).integers(-128, 128, (33, columns))
+    ids = np.arange(33, dtype=np.int32)
+    for group in (16, 32, columns):
+        scales = np.random.default_rng(6).normal(0, 0.01, (33, -(-columns // group))).astype(np.float32)
+        part = (integers(codes, 8), scales, None, group, False)
+        got = assert_same_on_all(
+            "bfloat16", lambda ops, part=part: ops.embed(ids, ops.machine.pack_codes([part], columns))
+        )
+        np.testing.assert_allclose(got, codes * np.repeat(scales, group, 1)[:, :columns], rtol=1e-6)
+
+
+def test_parts_of_4_and_of_8_bits_lie_below_one_another():
+    rng, x = np.random.default_rng(7), numbers("bfloat16", 5, 128)
+    few, many = rng.integers(0, 16, (40, 128)), rng.integers(-128, 128, (24, 128))
+    scales, minimums = rng.normal(0, 0.01, (40, 2)).astype(np.float32), rng.normal(0, 0.1, (40, 2)).astype(np.float32)
+    wide = rng.normal(0, 0.001, (24, 8)).astype(np.float32)
+    parts = [(integers(few, 4), scales, minimums, 64, False), (integers(many, 8), wide, None, 16, False)]
+    first = few * np.repeat(scales, 64, 1) + np.repeat(minimums, 64, 1)
+    got = assert_same_on_all("bfloat16", lambda ops: ops.logits(x, ops.machine.pack_codes(parts, 128)))
+    assert_close(got, x, np.concatenate([first, many * np.repeat(wide, 16, 1)]))

@@ -103,11 +103,17 @@ class Source:
 
 
 def test_a_source_rounds_matrices_and_leaves_the_rest():
-    source = RoundedWeights(Source(norm=np.ones(64, np.float32), matrix=matrix(32, 64, "bfloat16")), 8)
+    source = RoundedWeights(Source(norm=np.ones(64, np.float32), matrix=matrix(32, 64, "bfloat16")), 4, vocab_size=320)
     assert source.blocks("norm") is None and np.array_equal(source.get("norm"), np.ones(64))
     assert source.get("matrix").dtype == np.uint16
-    wanted = rounded_values(as_dtype(source.get("matrix"), "float32"), 8)
+    wanted = rounded_values(as_dtype(source.get("matrix"), "float32"), 4)
     assert np.array_equal(source.blocks("matrix").dequantize(), wanted)
+
+
+def test_the_vocabulary_has_8_bits_in_any_case():
+    source = RoundedWeights(Source(head=matrix(320, 64, "float32"), up=matrix(96, 64, "float32")), 4, vocab_size=320)
+    assert (source.blocks("head").bits, source.blocks("up").bits) == (8, 4)
+    assert np.array_equal(source.blocks("head").dequantize(), rounded_values(source.get("head"), 8))
 
 
 @pytest.mark.parametrize("name", BLOCK_FORMS)
