@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from typing import Any
 
 import numpy as np
@@ -137,3 +138,52 @@ def test_the_same_without_the_fault_is_read(tmp_path, told, tensors):
         assert list(checkpoint.weights.names()) == ["q.weight"]
         assert checkpoint.weights.get("q.weight").shape == checkpoint.weights.shape("q.weight")
         assert checkpoint.config.quantization == told["quant_method"]
+
+
+ODD = [None, True, 0, -1, 3, 8, 2**40, 1.5, "", "group", [], [4, 4], [0, -1], {}, {"format": 1}]
+SHAPES = [(), (1,), (0,), (2,), (16,), (32,), (1, 1), (2, 2), (16, 1), (16, 2), (32, 2), (4, 16), (2, 16), (2, 2, 2)]
+TYPES = [np.float32, np.float16, I32, I8, np.int64, E4M3]
+
+
+def damaged(value: Any, rng: random.Random) -> Any:
+    """A copy with one entry, however deep, that is something else."""
+    if not isinstance(value, dict) or not value:
+        return rng.choice(ODD)
+    name = rng.choice([name for name in value if name != "quant_method"])
+    return {**value, name: damaged(value[name], rng) if rng.random() < 0.6 else rng.choice(ODD)}
+
+
+@pytest.mark.parametrize(
+    ("told", "tensors"),
+    [
+        (AWQ, awq()),
+        (GPTQ, gptq(g_idx=np.arange(32, dtype=I32) // 16)),
+        (packed_config(), packed(weight_zero_point=np.zeros((2, 2), I32))),
+        (
+            packed_config(format="int-quantized", config_groups={"g": {"weights": {**WEIGHTS, "num_bits": 8}}}),
+            {"q.weight": np.ones((16, 32), I8), "q.weight_scale": np.ones((16, 2), np.float16)},
+        ),
+        (FP8, fp8()),
+    ],
+)
+def test_any_damage_is_refused_or_what_is_read_can_be_used(tmp_path, told, tensors):
+    rng = random.Random(5)
+    num_read = 0
+    for _ in range(100):
+        changed = dict(tensors)
+        if rng.random() < 0.5:
+            changed[rng.choice(sorted(changed))] = np.zeros(rng.choice(SHAPES), rng.choice(TYPES))
+        config = {**f.CONFIG, "quantization_config": damaged(told, rng) if rng.random() < 0.6 else told}
+        f.write(tmp_path, config__json=config, model__safetensors=f.safetensors(changed))
+        try:
+            opened = open_checkpoint(str(tmp_path))
+        except ModelError as error:
+            assert "\n" not in str(error) and len(str(error)) < 350
+            continue
+        with opened as checkpoint:
+            for name in [name for name in checkpoint.weights.names() if name == "q.weight"]:
+                num_read += 1
+                assert checkpoint.weights.get(name).shape == checkpoint.weights.shape(name)
+                part = checkpoint.weights.blocks(name)
+                assert part is None or part.scales()[0].shape[0] == part.shape[0]
+    assert num_read > 10
