@@ -24,11 +24,12 @@ from matplotlib.axes import Axes
 from matplotlib.lines import Line2D
 
 COLOURS = ("#1f5fa8", "#c8501e", "#3a7d44", "#7a3e9d")
-LEAST_SHARE, LEAST_LABELLED = 0.0005, 0.01
+LEAST_SHARE, LEAST_LABELLED = 0.001, 0.01
 EDGE = 0.02
 """FLOPs per byte at which an op is drawn that has fewer, or none."""
-LABEL_STEP = 0.075
-"""Of the height of the picture, between labels that stand above one another."""
+BACKGROUND = {"boxstyle": "square,pad=0", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
+LABEL_STEP, LABEL_WIDTH, LABEL_GAP, POINT = 0.035, 0.14, 0.035, 0.02
+"""Of the picture: a label's height, its width, how far it stands from its point, and a point's width."""
 
 
 def intensity(op: dict[str, Any]) -> float:
@@ -57,20 +58,20 @@ def draw_ops(axes: Axes, ops: list[dict[str, Any]], colour: str) -> None:
 
 
 def label(axes: Axes, points: list[tuple[dict[str, Any], str]]) -> None:
-    """Names beside the points, moved up where they would stand on one another."""
-    taken: list[tuple[float, float]] = []
+    """Names right of the points, moved down, where the roof is not, until none stands on another or on a point."""
     to_axes = axes.transData + axes.transAxes.inverted()
-    for op, colour in sorted(points, key=lambda point: rate(point[0])):
-        x, y = to_axes.transform((intensity(op), rate(op)))
-        height = y
-        while any(abs(x - other_x) < 0.24 and abs(height - other) < LABEL_STEP / 2 for other_x, other in taken):
-            height += LABEL_STEP / 4
-        taken.append((x, height))
+    placed = [(*to_axes.transform((intensity(op), rate(op))), op, colour) for op, colour in points]
+    taken = [(x - POINT / 2, x + POINT / 2, y) for x, y, _, _ in placed]
+    for x, y, op, colour in sorted(placed, key=lambda each: -each[1]):
+        height, left, right = y, x + LABEL_GAP, x + LABEL_GAP + LABEL_WIDTH
+        while any(left < end and start < right and abs(height - other) < LABEL_STEP for start, end, other in taken):
+            height -= LABEL_STEP / 4
+        taken.append((left, right, height))
         name = f"{op['kind']} {op['shape']}, {op['share']:.0%}"
-        arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.6}
+        arrow = {"arrowstyle": "-", "color": colour, "linewidth": 0.6, "relpos": (0, 0.5), "shrinkA": 1}
         axes.annotate(
-            name, (x, y), xytext=(x + 0.025, height), xycoords="axes fraction", textcoords="axes fraction",
-            fontsize=8, va="center", color=colour, arrowprops=arrow,
+            name, (x, y), xytext=(x + LABEL_GAP, height), xycoords="axes fraction", textcoords="axes fraction",
+            fontsize=8, va="center", color=colour, arrowprops=arrow, bbox=BACKGROUND,
         )
 
 
@@ -81,7 +82,7 @@ def picture(profiles: dict[str, dict[str, Any]]) -> plt.Figure:
     }
     every = [op for ops in shown.values() for op in ops]
     limits = next(iter(profiles.values()))["profile"]["limits"]
-    reach = (EDGE / 1.5, max(4 * limits["gflop_per_s"] / limits["read_gb_per_s"], 2 * max(map(intensity, every))))
+    reach = (EDGE / 1.5, max(4 * limits["gflop_per_s"] / limits["read_gb_per_s"], 12 * max(map(intensity, every))))
     axes.set(xscale="log", yscale="log", xlim=reach, ylim=(min(map(rate, every)) / 2, 2.5 * limits["gflop_per_s"]))
     axes.set(xlabel="FLOPs per byte, by shape", ylabel="GFLOP/s")
     axes.grid(which="major", color="#dddddd", linewidth=0.6)
