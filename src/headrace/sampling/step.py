@@ -39,8 +39,9 @@ def draws_of(
     is_open = np.ones(places.rows.size, np.bool_)
     is_open[wanted.drawn] = False
     is_open[list(bits)] = True
-    which = np.flatnonzero(is_open)
-    logits = ops.gather(computed.logits, which.astype(np.int32))
+    which = is_open.nonzero()[0]
+    is_all = which.size == places.rows.size
+    logits = computed.logits if is_all else ops.gather(computed.logits, which.astype(np.int32))
     masks = {i: bits[place] for i, place in enumerate(which.tolist()) if place in bits}
     late = draw(ops, logits, places.take(which), table, tokens, masks)
     early = _of_call(computed, wanted, places.rows[wanted.drawn], table)
