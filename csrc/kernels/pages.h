@@ -273,6 +273,7 @@ class PagesAhead {
     const i64 number = (block * cache_.num_heads + current_.head) * cache_.block_size + key_ % cache_.block_size;
     at_ = start + number / kKeys * unit_bytes_;
     unit_end_ = at_ + unit_bytes_;
+    if (cache_.has_codes) prefetch_far((are_values_ ? cache_.value_scales : cache_.key_scales).as<float>() + number);
     if (are_values_) key_ += kKeys;
     are_values_ = !are_values_;
     return true;
