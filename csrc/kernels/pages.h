@@ -24,7 +24,8 @@ T* page(const Cache& cache, const HugeBuffer& buffer, i64 block, i64 head) {
   return buffer.as<T>() + block * cache.page_values() + head * cache.block_size * cache.dim_padded;
 }
 
-// Two places of a key's tile are a word, and so are those of two keys in a tile of values.
+// Two places of a key's tile are a word. In a tile of values, a word is two keys', of which another thread may just be
+// writing the other one.
 inline void write_to_tiles(const Cache& cache, i64 key, u16* keys, u16* values, const u16* k, const u16* v) {
   const i64 dim = cache.dim_padded, first = cache.is_chained ? 2 : 0, second = cache.is_chained ? 0 : 1;
   const i64 step = cache.is_chained ? 1 : 2;  // from a group's first pair to its second
@@ -35,13 +36,10 @@ inline void write_to_tiles(const Cache& cache, i64 key, u16* keys, u16* values, 
     for (i64 p = 0; p < 2; p++)
       std::memcpy(keys + key / 16 * 16 * dim + d / 32 * 512 + (d % 32 / 2 + p) * 32 + key % 16 * 2, &pairs[p], sizeof(u32));
   }
-  const bool is_high = place_of(key, cache.is_chained) % 2;
-  const I16 others = words(static_cast<i32>(is_high ? 0x0000ffffu : 0xffff0000u));
   for (i64 d = 0; d < dim; d += 16) {
-    auto* at = reinterpret_cast<i32*>(values + value_index(key, d, dim, cache.unit, cache.is_chained) - is_high);
     const i64 left = cache.dim - d;
-    const I16 fresh = as_words(left >= 16 ? load_bf16(v + d) : left > 0 ? load_some(v + d, left) : set(0.0f));
-    store_words(at, add(bit_and(load_words(at), others), is_high ? fresh : shift_right<16>(fresh)));
+    const F16 fresh = left >= 16 ? load_bf16(v + d) : left > 0 ? load_some(v + d, left) : set(0.0f);
+    store_every_other(values + value_index(key, d, dim, cache.unit, cache.is_chained), fresh);
   }
 }
 

@@ -138,6 +138,12 @@ inline void store_bf16(u16* p, F16 x) {
   const __m256i packed = _mm256_packus_epi32(rounded_half(x.a), rounded_half(x.b));
   _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm256_permute4x64_epi64(packed, 0xd8));
 }
+// bf16 at p[0], p[2], … p[30]; what lies between stays untouched.
+inline void store_every_other(u16* p, F16 a) {
+  u16 room[16];
+  store_bf16(room, a);
+  for (int i = 0; i < 16; i++) p[2 * i] = room[i];
+}
 // In assembly, so that the compiler leaves prefetches spread among the products as they are written.
 HEADRACE_INLINE void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
 HEADRACE_INLINE void prefetch_far(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }

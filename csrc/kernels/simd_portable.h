@@ -119,6 +119,12 @@ inline u16 round_bf16(float x) {
 inline void store_bf16(u16* p, F16 a) {
   for (int i = 0; i < 16; i++) p[i] = round_bf16(a.v[i]);
 }
+// bf16 at p[0], p[2], … p[30]; what lies between stays untouched.
+inline void store_every_other(u16* p, F16 a) {
+  u16 room[16];
+  store_bf16(room, a);
+  for (int i = 0; i < 16; i++) p[2 * i] = room[i];
+}
 HEADRACE_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 HEADRACE_INLINE void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }  // no further than the second cache
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -18,7 +19,7 @@ Progress = Callable[[str, int, int], None]
 @contextmanager
 def terminal_progress() -> Iterator[Progress]:
     """One bar for each thing that is going on, on stderr if that is a terminal; nothing remains of it."""
-    if not sys.stderr.isatty():
+    if not sys.stderr.isatty() and "FORCE_COLOR" not in os.environ:  # as rich itself has it
         yield lambda what, done, total: None
         return
     from rich.console import Console
