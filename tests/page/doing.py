@@ -13,7 +13,7 @@ def say(page: Any, text: str, waits: bool = True) -> None:
     """Sends a message; waits until its answer has its figures."""
     before = page.locator(".speed").count()
     page.fill("#prompt", text)
-    page.keyboard.press("Enter")
+    page.press("#prompt", "Enter")
     if waits:
         page.wait_for_function("n => document.querySelectorAll('.speed').length > n", arg=before)
 

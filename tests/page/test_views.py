@@ -96,8 +96,7 @@ def test_a_refusal_says_why(desktop):
     press(desktop, "System prompt and sampling")
     desktop.get_by_label("System prompt").last.fill("long " * 2_000)
     press(desktop, "Keep")
-    desktop.fill("#prompt", "hello")
-    desktop.keyboard.press("Enter")
+    say(desktop, "hello", waits=False)
     desktop.wait_for_selector(".failure")
     assert "4096" in desktop.inner_text(".failure").replace(",", "")
 
