@@ -1,6 +1,7 @@
 """Engines on the same work in turn: medians of rounds, and ratios to the first.
 
-Usage: python -m benchmarks.compare [--rounds 5] [--json FILE] NAME=COMMAND [NAME=COMMAND ...]
+Usage: python -m benchmarks.compare [--rounds 5] [--json FILE] [--plot PNG] NAME=COMMAND [NAME=COMMAND ...]
+       python -m benchmarks.compare --read FILE [--plot PNG]      # the table and the picture of earlier figures
 
 Each command runs one engine over all works and prints one JSON object as its last line: {"engine": ..., work:
 {"s": seconds, "tok/s": rate}, ...}. Engines alternate, so that a machine that slows down slows all of them; before each
@@ -68,18 +69,51 @@ def table(rounds: list[Round]) -> str:
     return "\n".join(lines)
 
 
+def plot(rounds: list[Round], path: Path) -> None:
+    """Bars by work: each engine's median as a multiple of the first's, with its tokens per second."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    names, works = list(rounds[0]), list(rounds[0][next(iter(rounds[0]))])
+    height = 0.8 / len(names)
+    figure, axes = plt.subplots(figsize=(8, 0.9 * len(works) + 1), layout="constrained")
+    for i, name in enumerate(names):
+        medians = [statistics.median(found[name][work] for found in rounds) for work in works]
+        firsts = [statistics.median(found[names[0]][work] for found in rounds) for work in works]
+        places = [at + i * height for at in range(len(works))]
+        bars = axes.barh(places, [m / f for m, f in zip(medians, firsts, strict=True)], height * 0.9, label=name)
+        axes.bar_label(bars, [f"{median:,.0f}" for median in medians], padding=3, fontsize=8)
+    axes.set_yticks([at + 0.4 - height / 2 for at in range(len(works))], works)
+    axes.invert_yaxis()
+    axes.set_xlabel(f"tokens per second, as a multiple of {names[0]}'s")
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.margins(x=0.1)
+    axes.legend(loc="lower right", frameon=False)
+    figure.savefig(path, dpi=120)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("engines", nargs="+", metavar="NAME=COMMAND")
+    parser.add_argument("engines", nargs="*", metavar="NAME=COMMAND")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--json", type=Path, help="where to keep all figures")
+    parser.add_argument("--read", type=Path, help="figures that were kept, instead of engines")
+    parser.add_argument("--plot", type=Path, help="where to draw them (takes the extra bench)")
     asked = parser.parse_args()
-    engines = dict(engine.split("=", 1) for engine in asked.engines)
-    rounds = measure(engines, asked.rounds)
-    print(f"{len(rounds)} of {asked.rounds} rounds count; tokens per second\n")
+    if bool(asked.engines) == bool(asked.read):
+        parser.error("name engines to run, or figures to read")
+    if asked.read:
+        rounds = json.loads(asked.read.read_text(encoding="utf-8"))
+    else:
+        rounds = measure(dict(engine.split("=", 1) for engine in asked.engines), asked.rounds)
+        print(f"{len(rounds)} of {asked.rounds} rounds count; tokens per second\n")
     print(table(rounds))
     if asked.json:
         asked.json.write_text(json.dumps(rounds, indent=1), encoding="utf-8")
+    if asked.plot:
+        plot(rounds, asked.plot)
 
 
 if __name__ == "__main__":
