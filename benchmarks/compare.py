@@ -90,7 +90,7 @@ def plot(rounds: list[Round], path: Path) -> None:
     axes.set_xlabel(f"tokens per second, as a multiple of {names[0]}'s")
     axes.spines[["top", "right"]].set_visible(False)
     axes.margins(x=0.1)
-    axes.legend(loc="lower right", frameon=False)
+    figure.legend(loc="outside upper center", ncols=len(names), frameon=False)
     figure.savefig(path, dpi=120)
 
 

@@ -7,7 +7,6 @@ namespace headrace {
 template <class T>
 using Out = nb::ndarray<T, nb::c_contig, nb::device::cpu>;
 using Seeds = nb::ndarray<const u64, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-constexpr i64 kMaxVocab = i64{1} << 18;
 
 inline void require_logits(const View& logits) {
   require(logits.type == Type::f32 && logits.cols > 0, "logits are float32");

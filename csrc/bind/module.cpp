@@ -184,7 +184,7 @@ double fma_rate(Machine& machine) {
 
 Cache* new_cache(Machine& machine, bool is_bf16, bool has_codes, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
   require(num_blocks > 0 && block_size > 0 && num_heads > 0 && dim > 0, "a cache has blocks, heads and dimensions");
-  require(dim <= 512, "head dimensions up to 512 are supported");
+  require(dim <= kMaxDim, "head dimensions up to 512 are supported");
   return new Cache(make_cache(is_bf16 ? Type::bf16 : Type::f32, has_codes, num_blocks, block_size, num_heads, dim,
                              machine.is_chained()));
 }

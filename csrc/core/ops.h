@@ -13,6 +13,10 @@ constexpr i64 kSegmentK = 1024;   // a product's K is summed in segments
 constexpr i64 kPartition = 512;   // keys with their own (max, sum, accumulator)
 constexpr i64 kColumns = 32;      // outputs that lie together in a packed weight
 
+// What a thread has room for.
+constexpr i64 kMaxDim = 512;               // of a head
+constexpr i64 kMaxVocab = i64{1} << 18;
+
 // A matrix [n, k] packed once; `type` is that of the activations that it multiplies.
 // bf16: [n / 32][k / 32][16 pairs of k][32 columns][2], so that 32 columns by 32 of K are 2 KB, and one product after
 // another reads one line after another; padded with zeros.

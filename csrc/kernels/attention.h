@@ -1,7 +1,7 @@
 // attend: k and v to their pages, then each query over the keys of its sequence up to its own position.
 //
-// A row is one query head of one token; rows of a segment that share a key head lie behind one another and are taken
-// kRows at a time. A row's result is a function of its query and its keys alone: keys in partitions of 512 from
+// A row is one query head of one token; rows that share a key head lie behind one another and are taken kRows at a time,
+// those of several segments together where they begin with the same pages. A row's result is a function of its query and its keys alone: keys in partitions of 512 from
 // position 0, each with its own (max, sum, accumulator), merged in order. A masked key has weight 0, whether it is
 // computed for a neighbour's sake or not; sums end with + 0 so that −0 cannot tell.
 #pragma once

@@ -7,7 +7,6 @@ namespace headrace::HEADRACE_NS {
 constexpr i64 kRows = 32;
 constexpr i64 kGroup = kTileK;  // keys per tile
 constexpr i64 kGroups = kPartition / kGroup;
-constexpr i64 kMaxDim = 512;
 constexpr float kLeastPeak = 0x1p-100f;  // a vector that is nowhere larger is held as zeros: no scale is denormal
 
 inline i64 key_index(i64 key, i64 column, i64 dim, bool is_chained) {

@@ -9,7 +9,6 @@ constexpr float kNever = -__builtin_inff();
 constexpr float kMassReach = 24.6f;         // e^−24.6 rounds to no unit of mass
 constexpr float kMassUnits = 17179869184.f;  // 2^34
 constexpr float kDrawReach = 20.0f;          // noise lies within (−2.82, 16.64): further below none can win
-constexpr i64 kMaxVocab = i64{1} << 18;
 
 // A thread's room for one row.
 struct RowRoom {

@@ -145,7 +145,6 @@ inline void store_every_other(u16* p, F16 a) {
   for (int i = 0; i < 16; i++) p[2 * i] = room[i];
 }
 // In assembly, so that the compiler leaves prefetches spread among the products as they are written.
-HEADRACE_INLINE void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
 HEADRACE_INLINE void prefetch_far(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
 
 class FlushDenormals {

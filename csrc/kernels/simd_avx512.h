@@ -109,7 +109,6 @@ inline void store_every_other(u16* p, F16 a) {
   _mm512_mask_storeu_epi16(p, 0x55555555, _mm512_srli_epi32(_mm512_castps_si512(a.v), 16));
 }
 // In assembly, so that the compiler leaves prefetches spread among the products as they are written.
-HEADRACE_INLINE void prefetch(const void* p) { asm volatile("prefetcht0 %0" : : "m"(*static_cast<const char*>(p))); }
 HEADRACE_INLINE void prefetch_far(const void* p) { asm volatile("prefetcht1 %0" : : "m"(*static_cast<const char*>(p))); }
 
 class FlushDenormals {

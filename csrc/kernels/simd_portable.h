@@ -125,7 +125,6 @@ inline void store_every_other(u16* p, F16 a) {
   store_bf16(room, a);
   for (int i = 0; i < 16; i++) p[2 * i] = room[i];
 }
-HEADRACE_INLINE void prefetch(const void* p) { __builtin_prefetch(p); }
 HEADRACE_INLINE void prefetch_far(const void* p) { __builtin_prefetch(p, 0, 2); }  // no further than the second cache
 
 // Denormals are zero, as inputs and as results, while one lives; afterwards the mode is what it was.

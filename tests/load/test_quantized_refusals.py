@@ -130,6 +130,7 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, case):
         (packed_config(), packed()),
         (packed_config(format="mixed-precision", ignore=["re:.*head"]), packed()),
         (FP8, fp8()),
+        ({**FP8, "weight_block_size": [2**40, 4]}, fp8(weight_scale_inv=np.ones((1, 2), np.float32))),
     ],
 )
 def test_the_same_without_the_fault_is_read(tmp_path, told, tensors):

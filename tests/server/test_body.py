@@ -16,7 +16,7 @@ def nested(num_levels: int) -> bytes:
     return b'{"a": ' + b"[" * (num_levels - 1) + b"]" * (num_levels - 1) + b"}"
 
 
-def read(data: bytes) -> tuple[dict, int]:
+def read(data: bytes, run=lambda work: work()) -> tuple[dict, int]:
     """The object in a body, and how many times the event loop was spared."""
     spared = []
 
@@ -25,7 +25,7 @@ def read(data: bytes) -> tuple[dict, int]:
 
     async def beside(work):
         spared.append(len(data))
-        return work()
+        return run(work)
 
     request = Request({"type": "http", "headers": []}, receive)
     value = asyncio.run(read_json(request, Settings(model_names=("toy",)), beside))
@@ -47,6 +47,15 @@ def test_only_a_long_body_is_decoded_beside_the_event_loop():
     short, long = {"prompt": "a" * (LONG_BODY - 100)}, {"prompt": "a" * LONG_BODY}
     assert read(json.dumps(short).encode()) == (short, 0)
     assert read(json.dumps(long).encode()) == (long, 1)
+
+
+def test_a_long_body_that_waited_too_long_for_its_turn_may_come_again():
+    def busy(work):
+        raise TimeoutError
+
+    with pytest.raises(ApiError, match="try again later") as caught:
+        read(json.dumps("a" * LONG_BODY).encode(), busy)
+    assert caught.value.status == 503
 
 
 def test_lone_surrogates_become_replacement_characters_in_names_and_values():

@@ -30,7 +30,7 @@ def warm_up(engine: Engine) -> None:
 
 def _run_steps(engine: Engine) -> None:
     request = engine.inputs.check("a", SamplingParams(max_tokens=1, temperature=1.0, seed=0)).request
-    tokens = request.prompt_ids[: engine.layout.block_size - 1]
+    tokens = request.prompt_ids[: max(1, engine.layout.block_size - 1)]
     admission = Admission(SEQ_ID, EPOCH, ROW, tokens, len(tokens), (BLOCK,), request.sampling, None, seed=0, choice=0)
     _run(engine, StepPlan(STEP, (_segment(0, len(tokens)),), (admission,)))
     _run(engine, StepPlan(STEP, (_segment(len(tokens), 1),)))

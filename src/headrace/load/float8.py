@@ -72,7 +72,7 @@ def extents_of_scale(
     if shape in ((rows,), (rows, 1)):
         return 1, columns
     if block is not None and shape == (-(-rows // block[0]), -(-columns // block[1])):
-        return block
+        return min(block[0], rows), min(block[1], columns)
     return None
 
 

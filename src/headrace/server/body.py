@@ -39,12 +39,19 @@ async def read_json(request: Request, settings: Settings, beside: Decode) -> dic
     if kind not in JSON_TYPES and not kind.endswith("+json"):
         raise ApiError(415, f"the body must be application/json, got {kind[:80]!r}", closes=True)
     data = await _read(request, settings)
-    value = parse(data) if len(data) <= LONG_BODY else await beside(lambda: parse(data))
+    value = parse(data) if len(data) <= LONG_BODY else await _decoded(data, beside)
     if not isinstance(value, dict):
         raise bad_request(None, "the body must be a JSON object")
     if len(value) > MAX_FIELDS:
         raise bad_request(None, f"the body may have at most {MAX_FIELDS} fields, got {len(value)}")
     return value
+
+
+async def _decoded(data: bytes, beside: Decode) -> Any:
+    try:
+        return await beside(lambda: parse(data))
+    except TimeoutError:
+        raise ApiError(503, "many long bodies are being read; try again later") from None
 
 
 async def _read(request: Request, settings: Settings) -> bytes:

@@ -5,6 +5,8 @@ import pytest
 from tests.ops.native.machines import ISAS, assert_same_on_all, numbers, ops_of
 
 from headrace.ops.bfloat16 import to_bfloat16, to_float32
+from headrace.ops.cpu.model_ops import MAX_INPUTS
+from headrace.words.errors import ModelError
 
 SHAPES = [(1, 1, 1), (1, 64, 33), (3, 31, 95), (5, 100, 17), (33, 65, 1100), (130, 40, 70)]
 
@@ -123,3 +125,18 @@ def test_weights_and_inputs_may_be_read_only():
     for array in (x, weight):
         array.flags.writeable = False
     assert ops.linear(x, ops.weight(weight)).tobytes() == expected
+
+
+def test_a_matrix_of_too_many_inputs_is_refused_before_anything_is_written():
+    wide = np.zeros((1, MAX_INPUTS + 1), np.uint16)
+    with pytest.raises(ModelError, match=f"of {MAX_INPUTS + 1} inputs; {MAX_INPUTS} can be multiplied"):
+        ops_of(ISAS[-1], 1, "bfloat16").weight(wide)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_row_as_long_as_allowed_is_multiplied(dtype):
+    weight, x = numbers(dtype, 2, MAX_INPUTS, seed=1), numbers(dtype, 3, MAX_INPUTS, seed=2)
+    result = np.array(assert_same_on_all(dtype, lambda ops: ops.linear(x, ops.weight(weight))))
+    wide = (lambda a: to_float32(a)) if dtype == "bfloat16" else (lambda a: a)
+    expected = wide(x).astype(np.float64) @ wide(weight).astype(np.float64).T
+    np.testing.assert_allclose(wide(result), expected, rtol=2e-2, atol=5)

@@ -15,9 +15,12 @@ from headrace.ops.cpu.lower import LoweredModel, lower
 from headrace.ops.cpu.packing import pack_quantized
 from headrace.ops.cpu.program import Symbol, SymbolicIds, SymbolicStep
 from headrace.words import envs
+from headrace.words.errors import ModelError
 
 ITEMS = {"float32": np.float32, "bfloat16": np.uint16}
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
+MAX_INPUTS = 1 << 19
+"""A row of so many, as the kernels take it, fits a thread's room."""
 Array = NDArray[Any]
 
 
@@ -63,7 +66,9 @@ class ModelOps:
         return lower(model, self.machine, self.dtype == "bfloat16", caches, max_num_tokens, max_num_draws)
 
     def weight(self, array: Array | QuantizedMatrix) -> Any:
-        """A matrix is packed; a vector stays an array, float32 whose values `dtype` can hold."""
+        """A matrix is packed; a vector stays an array, float32 whose values `dtype` can hold. Raises ModelError."""
+        if len(array.shape) == 2 and array.shape[1] > MAX_INPUTS:
+            raise ModelError("checkpoint", f"has a matrix of {array.shape[1]} inputs; {MAX_INPUTS} can be multiplied")
         if isinstance(array, QuantizedMatrix):
             if self.keeps_blocks and (packed := pack_quantized(self.machine, array)) is not None:
                 return packed
