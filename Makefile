@@ -80,7 +80,7 @@ BUILD_KERNELS = cmake -S . -B build/$(1) -DHEADRACE_SANITIZE=$(2) -DPython_EXECU
 sanitize: $(VENV)/.develops
 	$(BIN)/python -m pip -qq install "nanobind>=2.9,<3"
 	$(call BUILD_KERNELS,address,address$(comma)undefined)
-	LD_PRELOAD=$$(gcc -print-file-name=libasan.so) ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
 	    HEADRACE_NATIVE_BUILD=$(abspath build/address) $(SANITIZED)
 	$(call BUILD_KERNELS,thread,thread)
 	LD_PRELOAD=$$(gcc -print-file-name=libtsan.so) TSAN_OPTIONS=halt_on_error=1 \

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -70,7 +70,6 @@ class Engine:
     metrics: EngineMetrics
     profiler: Profiler | None = None
     """Times the model's ops, where they can be timed."""
-    closers: tuple[Callable[[], None], ...] = field(default=(), repr=False)
 
     def default_sampling_params(self) -> SamplingParams:
         return SamplingParams(**self.sampling_defaults)
@@ -86,8 +85,6 @@ class Engine:
     def close(self) -> None:
         """Twice is once."""
         self.core.close()
-        for close in self.closers:
-            close()
 
 
 def assemble(
@@ -100,7 +97,6 @@ def assemble(
     special_tokens: Mapping[str, str] | None = None,
     sampling_defaults: Mapping[str, Any] | None = None,
     clock: Clock = time.monotonic,
-    closers: tuple[Callable[[], None], ...] = (),
     profiler: Profiler | None = None,
 ) -> Engine:
     """An engine around an executor. The scheduler comes last: it needs the block count that the worker measured."""
@@ -127,7 +123,6 @@ def assemble(
         core=core,
         metrics=metrics,
         profiler=profiler,
-        closers=closers,
     )
 
 
@@ -158,9 +153,8 @@ def build_engine(
         read = checkpoint.weights if progress is None else CountedWeights(checkpoint.weights, progress)
         weights = round_weights(read, resolved.quantization, model.vocab_size)
         resolved, layout, executor, profiler = _load(resolved, model, weights, hardware, ops, fault)
-    except BaseException:
-        checkpoint.close()
-        raise
+    finally:
+        checkpoint.close()  # weights are packed by now; where a backend keeps views instead, these keep the file mapped
     log.info("decided: %s; %d cache blocks", resolved, layout.num_blocks - 1)
     return assemble(
         resolved,
@@ -171,7 +165,6 @@ def build_engine(
         template or checkpoint.chat_template,
         special_texts(tokenizer),
         defaults,
-        closers=(checkpoint.close,),
         profiler=profiler,
     )
 

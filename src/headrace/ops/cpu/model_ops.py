@@ -75,7 +75,7 @@ class ModelOps:
             array = array.dequantize()
         values = as_dtype(array, self.dtype)
         if values.ndim == 1:
-            return np.ascontiguousarray(to_float32(values) if self.dtype == "bfloat16" else values)
+            return np.array(to_float32(values) if self.dtype == "bfloat16" else values)  # no view of a mapped file
         return self.machine.pack(np.ascontiguousarray(values))
 
     def kv_cache(
