@@ -12,7 +12,7 @@ from headrace.ops.base import Part
 from headrace.words.config import ModelConfig
 
 
-class Weights(Protocol):
+class Tensors(Protocol):
     """Tensors by Hugging Face's names: float32, float16, or bfloat16 held as uint16."""
 
     @property
@@ -30,12 +30,16 @@ class Weights(Protocol):
 
     def get(self, name: str) -> NDArray[Any]: ...
 
+    def sample(self, name: str) -> bytes:
+        """A few bytes of the tensor as it is stored, the same ones each time."""
+
+
+class Weights(Tensors, Protocol):
+    """What a model is made of."""
+
     def blocks(self, name: str) -> Part | None:
         """A quantized matrix as it is stored, or one that is to be quantized; None if the tensor is neither, or is not
         kept row by row."""
-
-    def sample(self, name: str) -> bytes:
-        """A few bytes of the tensor as it is stored, the same ones each time."""
 
 
 class Parts(NamedTuple):

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.load.integers import Grouped
+from headrace.load.parts import Tensors
 from headrace.ops.base import Floats, Part
 from headrace.words.errors import ModelError, brief
 
@@ -16,25 +17,10 @@ SCALE_TYPES = ("F16", "BF16", "F32")
 MAX_GROUP = 2**20
 
 
-class Stored(Protocol):
+class Stored(Tensors, Protocol):
     """Tensors as a folder has them."""
 
-    file: str
-
-    @property
-    def nbytes(self) -> int: ...
-
-    def names(self) -> Collection[str]: ...
-
-    def shape(self, name: str) -> tuple[int, ...]: ...
-
-    def dtype(self, name: str) -> str: ...
-
-    def get(self, name: str) -> NDArray[Any]: ...
-
     def raw(self, name: str) -> NDArray[np.uint8]: ...
-
-    def sample(self, name: str) -> bytes: ...
 
 
 class Matrix(NamedTuple):

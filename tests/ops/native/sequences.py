@@ -57,3 +57,19 @@ class Sequences:
         """All sequences at once as one step of prompts."""
         spans = [(i, 0, length) for i, length in enumerate(self.lengths)]
         return self.attend(ops, self.cache(ops), spans, **form)
+
+
+def assert_same_however_cut(sequences: Sequences, ops, **form) -> None:
+    """The bits of prompts as one step, of the first one in chunks, and of all last tokens together in another order."""
+    whole, lengths = sequences.whole(ops, **form), sequences.lengths
+    cache, first = sequences.cache(ops), lengths[0]
+    alone = [
+        sequences.attend(ops, cache, [(0, start, end)], **form)
+        for start, end in [(0, 33), (33, 34), (34, 70), (70, first - 1), (first - 1, first)]
+    ]
+    assert np.concatenate(alone).tobytes() == whole[:first].tobytes()
+    cache = sequences.cache(ops)
+    for i, length in enumerate(lengths):
+        sequences.attend(ops, cache, [(i, 0, length - 1)])
+    last = sequences.attend(ops, cache, [(i, n - 1, n) for i, n in enumerate(lengths)][::-1], **form)
+    assert last[::-1].tobytes() == whole[np.cumsum(lengths) - 1].tobytes()

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from tests.ops.native.machines import ISAS, assert_same_on_all, ops_of
-from tests.ops.native.sequences import NUM_BLOCKS, Sequences
+from tests.ops.native.sequences import NUM_BLOCKS, Sequences, assert_same_however_cut
 
 from headrace.ops.bfloat16 import to_bfloat16, to_float32
 from headrace.ops.reference import ReferenceOps
@@ -58,19 +58,7 @@ def test_head_shapes(heads, dim):
 @pytest.mark.parametrize("form", ["plain", "window"])
 def test_alone_batched_chunked_and_one_by_one_are_the_same_bits(dtype, isa, form):
     lengths = [75, 40] if isa == "portable" else [1_100, 40, 530]
-    sequences, ops = coded(dtype, lengths), ops_of(isa, 2, dtype)
-    whole = sequences.whole(ops, **FORMS[form])
-    cache, first = sequences.cache(ops), lengths[0]
-    alone = [
-        sequences.attend(ops, cache, [(0, start, end)], **FORMS[form])
-        for start, end in [(0, 33), (33, 34), (34, 70), (70, first - 1), (first - 1, first)]
-    ]
-    assert np.concatenate(alone).tobytes() == whole[:first].tobytes()
-    cache = sequences.cache(ops)
-    for i, length in enumerate(lengths):
-        sequences.attend(ops, cache, [(i, 0, length - 1)])
-    last = sequences.attend(ops, cache, [(i, n - 1, n) for i, n in enumerate(lengths)][::-1], **FORMS[form])
-    assert last[::-1].tobytes() == whole[np.cumsum(lengths) - 1].tobytes()
+    assert_same_however_cut(coded(dtype, lengths), ops_of(isa, 2, dtype), **FORMS[form])
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
