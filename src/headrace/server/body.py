@@ -22,7 +22,7 @@ LONG_BODY = 1 << 16
 MAX_VALUES = 1 << 20
 MAX_MEMBERS = 200_000
 """Of all objects together. Decoding JSON is one call that holds every thread up, for as long as it has values to make:
-with so many at most a twentieth of a second. Text is cheap."""
+with so many, written without a space before the colon, about a twentieth of a second. Text is cheap."""
 MAX_EXACT = 1 << 53
 JSON_TYPES = ("", "application/json")
 Decode = Callable[[Callable[[], Any]], Awaitable[Any]]
