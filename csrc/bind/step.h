@@ -47,6 +47,7 @@ inline void check_attend(const Attend& op) {
   require(op.q.type == cache.type && op.k.type == cache.type && op.v.type == cache.type && op.out.type == cache.type,
           "attend: types do not fit the cache");
   require(op.window >= 0, "attend: a window is not negative");
+  require(op.scale > 0, "attend: the scale is positive");
   for (i64 t = 0; t < step.num_tokens; t++)
     require(step.slots[t] < cache.num_blocks * cache.block_size, "attend: no such slot");
   for (i64 s = 0; s < step.num_segments; s++) {

@@ -8,7 +8,7 @@
 
 namespace headrace::HEADRACE_NS {
 
-// Running (max, sum, accumulator) of a block's rows.
+// Running (max, sum, accumulator) of a block's rows; the max as a power of 2.
 struct Running {
   float *best, *total;  // [kRows]
   float* sums;          // [kRows][dim padded]
@@ -26,19 +26,25 @@ struct Span {
   }
 };
 
-HEADRACE_NOINLINE inline F16 capped(F16 s, float cap) { return mul(tanh(div(s, set(cap))), set(cap)); }
+// What a dot product is multiplied by to become a power of 2.
+inline float power_factor(const Attend& op) { return (op.soft_cap > 0 ? 1.0f : op.scale) * 1.44269504088896341f; }
 
-// A score as the softmax takes it.
-HEADRACE_INLINE F16 scaled_score(F16 x, F16 scale, float cap) {
-  const F16 s = mul(x, scale);
-  return cap > 0 ? capped(s, cap) : s;
+// Scores [from, to) capped in place; gives sixteen maxima of them.
+HEADRACE_NOINLINE inline F16 cap_scores(float* scores, i64 from, i64 to, const Attend& op) {
+  F16 top = set(-__builtin_inff());
+  for (i64 i = from; i < to; i += 16) {
+    const F16 s = mul(tanh(div(mul(load(scores + i), set(op.scale)), set(op.soft_cap))), set(op.soft_cap));
+    store(scores + i, s);
+    top = max(top, s);
+  }
+  return top;
 }
 
-// Such scores of a row, −inf where masked → weights e^(s − best), 0 where masked, each given to put(i, weights); gives their sum.
+// Scores → weights 2^(factor · score − best), 0 where masked, each given to put(i, weights); gives their sum.
 template <class Put>
-float softmax_row(const float* scores, i64 from, i64 to, const Span& span, float best, Put put) {
+float softmax_row(const float* scores, i64 from, i64 to, const Span& span, float factor, float best, Put put) {
   constexpr int kAbreast = 4;
-  const F16 peak = set(best);
+  const F16 scale = set(factor), peak = set(-best);
   F16 lanes = set(0.0f);
   auto take = [&](i64 i, F16 e) {
     e = span.keep_seen(e, i, set(0.0f));
@@ -48,18 +54,16 @@ float softmax_row(const float* scores, i64 from, i64 to, const Span& span, float
   i64 i = from;
   for (; i + 16 * kAbreast <= to; i += 16 * kAbreast) {
     F16 e[kAbreast];
-    for (int n = 0; n < kAbreast; n++) e[n] = sub(load(scores + i + 16 * n), peak);
-    exp_each(e);
+    for (int n = 0; n < kAbreast; n++) e[n] = fma(load(scores + i + 16 * n), scale, peak);
+    exp2_each(e);
     for (int n = 0; n < kAbreast; n++) take(i + 16 * n, e[n]);
   }
-  for (; i < to; i += 16) take(i, exp(sub(load(scores + i), peak)));
+  for (; i < to; i += 16) {
+    F16 e[1] = {fma(load(scores + i), scale, peak)};
+    exp2_each(e);
+    take(i, e[0]);
+  }
   return sum(lanes);
-}
-
-inline float exp_of(float x) {
-  float lanes[16];
-  store(lanes, exp(set(x)));
-  return lanes[0];
 }
 
 // How the running and the new partition are weighted; moves the running max and sum.
@@ -73,7 +77,7 @@ inline Merge merge_row(const Running& run, i64 r, float best, float total, bool 
     return {0.0f, 1.0f};
   }
   const float top = run.best[r] > best ? run.best[r] : best;
-  const Merge merge{exp_of(run.best[r] - top), exp_of(best - top)};
+  const Merge merge{exp2_of(run.best[r] - top), exp2_of(best - top)};
   run.total[r] = __builtin_fmaf(total, merge.new_weight, run.total[r] * merge.old_weight);
   run.best[r] = top;
   return merge;
@@ -289,10 +293,11 @@ struct TiledAttention {
 
   // Rows · tiles, as many rows at once as the dot product takes; put(r, c, sums) as its panels give them. What it needs,
   // `put` holds by value: what lies behind a pointer would be read again after each of its stores.
-  template <class Tiles, class Put>
-  static void product(i64 count, const Value* a, i64 lda, const Tiles& tiles, i64 num_tiles, PagesAhead& ahead, Put put) {
+  template <class Tiles, class Fetch, class Put>
+  static void product(i64 count, const Value* a, i64 lda, const Tiles& tiles, i64 num_tiles, Fetch& ahead, Put put) {
     for (i64 r = 0; r < count; r += Dot::kMaxRows) {
       const i64 rows = count - r < Dot::kMaxRows ? count - r : Dot::kMaxRows;
+      ahead.fetch_before(num_tiles);
       Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, ahead,
                  [put, r](i64 i, int c, F16 x) { put(r + i, c, x); });
     }
@@ -328,20 +333,19 @@ struct TiledAttention {
     return e;
   }
 
-  // Scores of the keys of group g. `spans` is null where all rows see all of them.
-  template <class Any>
+  // Scores of the keys of group g, −inf for those that are not seen where `IsMasked`.
+  template <bool IsMasked, class Any>
   void score_group(const RowBlock& b, const Rows& rows, i64 g, const Found<Any>& found, const Span* spans) {
     const KeyTiles<Any> keys{{found.keys[g][0], found.keys[g][1]}};
     const i64 first = g * kGroup;
-    auto put = [=, cap = op.soft_cap, scale = set(op.scale), to = rows.scores + first, top = rows.tops, factors = key_scales + first](
-                   i64 r, int c, F16 x) {
-      if constexpr (kHasCodes) x = mul(x, load(factors + c * 16));
-      F16 s = scaled_score(x, scale, cap);
-      if (spans) s = spans[r].keep_seen(s, first + c * 16, set(-__builtin_inff()));
+    auto put = [=, to = rows.scores + first, top = rows.tops, factors = key_scales + first](i64 r, int c, F16 s) {
+      if constexpr (kHasCodes) s = mul(s, load(factors + c * 16));
+      if constexpr (IsMasked) s = spans[r].keep_seen(s, first + c * 16, set(-__builtin_inff()));
       store(to + r * kScores + c * 16, s);
       store(top + r * 16, max(load(top + r * 16), s));
     };
-    product(b.count, rows.queries, dim, keys, dim / 32, pages, put);
+    FetchedBefore ahead{pages};
+    product(b.count, rows.queries, dim, keys, dim / 32, ahead, put);
   }
 
   template <class Any>
@@ -354,14 +358,19 @@ struct TiledAttention {
       store(rows.tops + r * 16, set(-__builtin_inff()));
     }
     for (i64 g = first_group; g < end_group; g++) {
-      score_group(b, rows, g, found, common.low <= g * kGroup && (g + 1) * kGroup <= common.high ? nullptr : spans);
+      if (common.low <= g * kGroup && (g + 1) * kGroup <= common.high) score_group<false>(b, rows, g, found, spans);
+      else score_group<true>(b, rows, g, found, spans);
     }
+    const float factor = power_factor(op);
     Merge merges[kRows];
     bool is_first[kRows];
     for (i64 r = 0; r < b.count; r++) {
       Value* row = rows.weights + r * kWeights;
-      const float best = largest(load(rows.tops + r * 16));
-      const float total = softmax_row(rows.scores + r * kScores, first_group * kGroup, end_group * kGroup, spans[r], best,
+      float* scores = rows.scores + r * kScores;
+      const i64 from = first_group * kGroup, to = end_group * kGroup;
+      const F16 tops = op.soft_cap > 0 ? cap_scores(scores, from, to, op) : load(rows.tops + r * 16);
+      const float best = largest(tops) * factor;
+      const float total = softmax_row(scores, from, to, spans[r], factor, best,
                                       [&](i64 i, F16 e) { Dot::put(row + i, weight_of(e, i, spans[r])); });
       is_first[r] = rows.run.total[r] < 0;
       if (!spans[r].is_empty()) merges[r] = merge_row(rows.run, r, best, total, is_first[r]);
@@ -455,12 +464,13 @@ struct PlainAttention {
       const i64 from = span.low / 16 * 16, to = round_up(span.high, 16);
       F16 top = set(-__builtin_inff());
       for (i64 i = from; i < to; i += 16) {
-        const F16 s = span.keep_seen(scaled_score(load(scores + i), set(op.scale), op.soft_cap), i, set(-__builtin_inff()));
+        const F16 s = span.keep_seen(load(scores + i), i, set(-__builtin_inff()));
         store(scores + i, s);
         top = max(top, s);
       }
-      const float best = largest(top);
-      const float total = softmax_row(scores, from, to, span, best, [&](i64 i, F16 e) { store(scores + i, e); });
+      if (op.soft_cap > 0) top = cap_scores(scores, from, to, op);
+      const float factor = power_factor(op), best = largest(top) * factor;
+      const float total = softmax_row(scores, from, to, span, factor, best, [&](i64 i, F16 e) { store(scores + i, e); });
       const bool is_first = run.total[r] < 0;
       const Merge merge = merge_row(run, r, best, total, is_first);
       for (i64 j = span.low; j < span.high; j++) scores[j] = scaled(b, scores[j], cache.value_scales, start + j);

@@ -36,6 +36,41 @@ HEADRACE_INLINE F16 exp(F16 x) {
   return one[0];
 }
 
+inline float exp_of(float x) {
+  float lanes[16];
+  store(lanes, exp(set(x)));
+  return lanes[0];
+}
+
+// 2^x in place for x of at most 64, from −126 on downwards 2^−126; NaN stays NaN. Relative error below 2^−22, and 2^0 is 1.
+// Adding 1.5 · 2^23 rounds to a whole number, which then stands in the lowest bits.
+template <int N>
+HEADRACE_INLINE void exp2_each(F16 (&x)[N]) {
+  F16 whole[N], total[N];
+  auto each = [](auto step) {
+#pragma GCC unroll 8
+    for (int i = 0; i < N; i++) step(i);
+  };
+  auto horner = [&](float factor) { each([&](int i) { total[i] = fma(total[i], x[i], set(factor)); }); };
+  each([&](int i) { x[i] = max(set(-126.0f), x[i]); });
+  each([&](int i) { whole[i] = add(x[i], set(12582912.0f)); });
+  each([&](int i) { x[i] = sub(x[i], sub(whole[i], set(12582912.0f))); });
+  each([&](int i) { total[i] = fma(x[i], set(0.001326472731307149f), set(0.009671512991189957f)); });
+  horner(0.05550733581185341f);
+  horner(0.24022242426872253f);
+  horner(0.6931470036506653f);
+  horner(1.0f);
+  each([&](int i) { x[i] = mul(total[i], as_floats(add(shift_left<23>(as_words(whole[i])), words(0x3F800000)))); });
+}
+
+inline float exp2_of(float x) {
+  F16 one[1] = {set(x)};
+  exp2_each(one);
+  float lanes[16];
+  store(lanes, one[0]);
+  return lanes[0];
+}
+
 // Natural logarithm of positive, normal, finite numbers.
 inline F16 log(F16 x) {
   const I16 bits = as_words(x);

@@ -237,6 +237,7 @@ class PagesAhead {
       prefetch_far(at_);
     }
   }
+  void fetch_before(i64) {}
 
  private:
   static constexpr i64 kKeys = 16;
@@ -283,6 +284,15 @@ class PagesAhead {
   i64 number_ = -1, member_ = 0, key_ = 0, end_key_ = 0, end_ = 0;
   bool are_values_ = false;
   const char *at_ = nullptr, *unit_end_ = nullptr;
+};
+
+// The same before a panel rather than with its tiles: there are few, and its registers are short.
+struct FetchedBefore {
+  PagesAhead& pages;
+  void fetch_before(i64 num_tiles) {
+    for (i64 k = 0; k < num_tiles; k++) pages.fetch();
+  }
+  HEADRACE_INLINE void fetch() {}
 };
 
 }  // namespace headrace::HEADRACE_NS
