@@ -6,7 +6,7 @@ import json
 import pytest
 from starlette.requests import Request
 
-from headrace.server.body import LONG_BODY, MAX_DEPTH, parse, read_json
+from headrace.server.body import LONG_BODY, MAX_DEPTH, MAX_MEMBERS, parse, read_json
 from headrace.server.errors import ApiError
 from headrace.server.settings import Settings
 
@@ -60,3 +60,18 @@ def test_a_long_body_that_waited_too_long_for_its_turn_may_come_again():
 
 def test_lone_surrogates_become_replacement_characters_in_names_and_values():
     assert parse(rb'{"a\ud800": ["\udfff!", {"b": 1}]}') == {"a\ufffd": ["\ufffd!", {"b": 1}]}
+
+
+@pytest.mark.parametrize("colon", [":", " :", "\t\r\n: "])
+def test_too_many_members_are_refused_however_they_are_written(colon):
+    def objects(number: int) -> bytes:
+        return json.dumps([{"a": 1}] * number, separators=(",", colon)).encode()
+
+    assert len(parse(objects(MAX_MEMBERS))) == MAX_MEMBERS
+    with pytest.raises(ApiError, match=f"at most {MAX_MEMBERS} members"):
+        parse(objects(MAX_MEMBERS + 1))
+
+
+def test_colons_and_quotes_in_a_text_are_no_members():
+    text = "a: " * MAX_MEMBERS * 2 + '"b", ' * MAX_MEMBERS
+    assert parse(json.dumps(text).encode()) == text
