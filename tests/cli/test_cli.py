@@ -165,7 +165,8 @@ def test_every_option_has_a_help_text():
     [
         (["generate", "hi", "--max-tokn", "5"], "No such option: --max-tokn; did you mean '--max-tokens'?"),
         (["generate", "hi", "--n", "many"], "Invalid value for '--n'"),
-        (["generate", "hi", "--scheduling-policy", "lottery"], "Invalid value for '--scheduling-policy'"),
+        (["generate", "hi", "--scheduling-policy", "lottery"], "Invalid value for '--scheduling-policy': 'lottery' is"),
+        (["generate", "hi", "--kv-cache-dtype", "fp8"], "Invalid value for '--kv-cache-dtype': 'fp8' is not"),
         (["generate"], "Missing argument 'PROMPT"),
         (["genrate", "hi"], "No such command 'genrate'"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import shutil
 import sys
 import traceback
@@ -21,6 +22,8 @@ WIDE = 120
 USAGE_ERROR = 2
 FAILURE = 1
 INTERRUPTED = 130
+VALIDATORS_WORDS = re.compile(r"(?<=: )(Value error|Assertion failed), ")
+"""What pydantic puts before the message of a check, and users have no use for."""
 NO_PROMPT = " Write it on the command line, or - to read it from standard input."
 EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `headrace COMMAND --help` lists the options, "
@@ -122,7 +125,7 @@ def usage_line(error: Any) -> str:
     """A usage error in one line, with the nearest option where one was misspelt."""
     if close := getattr(error, "possibilities", None):
         return f"{error.message.rstrip('.')}{nearest(error.option_name, close)}"
-    text = str(error.format_message())
+    text = VALIDATORS_WORDS.sub("", str(error.format_message()))
     return text + NO_PROMPT if text == "Missing argument 'PROMPT...'." else text
 
 
