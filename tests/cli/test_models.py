@@ -99,6 +99,7 @@ def test_the_plan_is_what_an_engine_decides(cli, folder, options):
     engine = build_engine(engine_config(model=str(folder), **given))
     try:
         assert plan["cache_tokens"] == engine.layout.capacity_tokens
+        assert plan["cache_bytes"] == engine.layout.num_bytes > 0
         assert plan["max_model_len"] == engine.resolved.scheduler.max_model_len
         assert (plan["dtype"], plan["num_threads"]) == (engine.resolved.dtype, engine.resolved.num_threads)
         assert plan["kv_cache_dtype"] == engine.resolved.kv_cache_dtype == given.get("kv_cache_dtype", plan["dtype"])

@@ -1,12 +1,15 @@
 """The page's files under their policy, and documentation that needs nothing from elsewhere."""
 
 import re
+from dataclasses import replace
 
-from tests.server.inside import within
+from tests.server.inside import engine, within
 
 from headrace.server import app, page
 from headrace.server.docs import finish_schema
 from headrace.server.page import read_files
+from headrace.server.ready import memory_plan
+from headrace.words.plan import CacheLayout
 
 
 def test_the_schema_says_what_this_model_allows():
@@ -63,3 +66,8 @@ def test_the_description_of_the_routes_is_made_once_and_only_if_somebody_asks(mo
         return counts
 
     assert within(work) == [0, 1, 1]
+
+
+def test_a_server_that_is_ready_tells_the_bytes_that_its_cache_was_given():
+    told = memory_plan(replace(engine(), layout=CacheLayout(9, 4, 3 << 20)), None)
+    assert told.startswith("KV cache 27 MiB = 8 blocks of 4 tokens in float32: ")

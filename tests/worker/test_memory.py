@@ -44,13 +44,14 @@ def test_bytes_of_a_block_of_qwen3_06b():
 @pytest.mark.parametrize(("given", "blocks"), [(10 * 29_360_128, 10), (10 * 29_360_128 - 1, 9), (2 * 29_360_128, 2)])
 def test_given_bytes_are_divided_into_whole_blocks(given, blocks):
     layout = plan_cache(resolved(block_size=256, kv_cache_memory_bytes=given), QWEN3_06B, 0, 0, machine())
-    assert layout == CacheLayout(blocks, 256)
+    assert layout == CacheLayout(blocks, 256, 29_360_128)
+    assert layout.num_bytes <= given
     assert layout.capacity_tokens == (blocks - 1) * 256
 
 
 def test_the_cache_is_no_larger_than_all_rows_at_full_length_can_use():
     layout = plan_cache(resolved(max_num_seqs=3, max_model_len=100), SMOLLM, 0, 0, machine())
-    assert layout == CacheLayout(3 * 7 + 1, 16)
+    assert layout == CacheLayout(3 * 7 + 1, 16, 16 * 46_080)
 
 
 def test_the_cache_is_no_larger_than_4_gib_unless_asked():

@@ -37,7 +37,7 @@ def plan_memory(asked: EngineConfig, checkpoint: Checkpoint) -> MemoryPlan:
     from headrace.load.dry_build import dry_build
     from headrace.load.rounding import round_weights
     from headrace.worker.hardware import measure_hardware
-    from headrace.worker.memory import activation_bytes, block_bytes, fit_model_len, plan_cache
+    from headrace.worker.memory import activation_bytes, fit_model_len, plan_cache
 
     model, hardware = checkpoint.config, measure_hardware()
     resolved = resolve(asked, model, hardware)
@@ -50,7 +50,7 @@ def plan_memory(asked: EngineConfig, checkpoint: Checkpoint) -> MemoryPlan:
     try:
         layout = plan_cache(resolved, specs, built.weight_bytes, step_bytes, hardware)
         resolved = fit_model_len(resolved, layout)
-        cache_bytes = layout.num_blocks * block_bytes(specs, layout.block_size)
+        cache_bytes = layout.num_bytes
         cache_tokens = layout.capacity_tokens
     except (ConfigError, EngineError) as error:
         problem = str(error)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from headrace.engine.build import Engine
 from headrace.server.settings import Settings
-from headrace.words.cache_spec import PagedKV
 
 MIB = 1 << 20
 
@@ -29,14 +28,11 @@ def ready_text(engine: Engine, settings: Settings, port: int, weight_bytes: int 
 
 def memory_plan(engine: Engine, weight_bytes: int | None) -> str:
     """Weights as they were read, the cache's blocks, and how many of the longest requests it holds."""
-    layout, limits, model = engine.layout, engine.resolved.scheduler, engine.model
-    dtype = engine.resolved.kv_cache_dtype
-    per_token = model.num_layers * PagedKV(model.num_kv_heads, model.head_dim, dtype).bytes_per_token()
-    cache_bytes = per_token * layout.block_size * layout.num_blocks
+    layout, limits, dtype = engine.layout, engine.resolved.scheduler, engine.resolved.kv_cache_dtype
     at_once = layout.capacity_tokens / limits.max_model_len
     weights = f"weights {weight_bytes / MIB:,.0f} MiB, " if weight_bytes else ""
     return (
-        f"{weights}KV cache {cache_bytes / MIB:,.0f} MiB = {layout.num_blocks - 1:,} blocks of {layout.block_size} "
-        f"tokens in {dtype}: {at_once:.1f} requests of the full {limits.max_model_len:,} tokens at once, "
-        f"{limits.max_num_seqs} sequences at most"
+        f"{weights}KV cache {layout.num_bytes / MIB:,.0f} MiB = {layout.num_blocks - 1:,} blocks of "
+        f"{layout.block_size} tokens in {dtype}: {at_once:.1f} requests of the full {limits.max_model_len:,} tokens at "
+        f"once, {limits.max_num_seqs} sequences at most"
     )

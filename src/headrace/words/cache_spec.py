@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 @dataclass(frozen=True, slots=True)
 class PagedKV:
-    """Keys and values of every token, in blocks: per block 2 × [block_size, num_heads, head_dim] of `dtype`. In int8
-    each vector [head_dim] has a scale of its own beside it, fp32."""
+    """Keys and values of every token, in blocks: per block 2 × [block_size, num_heads, head_dim] of `dtype`, where
+    kernels keep `head_dim` as a multiple of DIM_STEP. In int8 each vector [head_dim] has a scale of its own beside it,
+    fp32."""
 
     num_heads: int
     head_dim: int
@@ -18,7 +19,8 @@ class PagedKV:
     """Attend only to the last `window` tokens; None means all."""
 
     def bytes_per_token(self) -> int:
-        return 2 * self.num_heads * (self.head_dim * ITEM_BYTES[self.dtype] + SCALE_BYTES.get(self.dtype, 0))
+        num_dims = -(-self.head_dim // DIM_STEP) * DIM_STEP
+        return 2 * self.num_heads * (num_dims * ITEM_BYTES[self.dtype] + SCALE_BYTES.get(self.dtype, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,8 @@ class RowState:
 CacheSpec = PagedKV | PagedLatent | RowState
 ITEM_BYTES = {"float32": 4, "bfloat16": 2, "int8": 1}
 SCALE_BYTES = {"int8": 4}
+DIM_STEP = 32
+"""Counted for every backend, so that the same memory is the same number of blocks on all."""
 
 
 def held_in(specs: Iterable[CacheSpec | None], dtype: str) -> tuple[CacheSpec | None, ...]:

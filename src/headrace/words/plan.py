@@ -138,10 +138,16 @@ class TokenEvent(NamedTuple):
 
 
 class CacheLayout(NamedTuple):
-    """Measured by the worker: how many blocks there are (the null block included) and of how many tokens each."""
+    """Measured by the worker: how many blocks there are (the null block included), of how many tokens each, and of how
+    many bytes in all layers together."""
 
     num_blocks: int
     block_size: int
+    block_bytes: int = 0
+
+    @property
+    def num_bytes(self) -> int:
+        return self.num_blocks * self.block_bytes
 
     @property
     def capacity_tokens(self) -> int:

@@ -51,10 +51,10 @@ def plan_cache(
     per_block = block_bytes(specs, size)
     _check_asked_bytes(resolved, per_block, hardware)
     if resolved.num_blocks is not None:
-        return CacheLayout(resolved.num_blocks + NULL_BLOCKS, size)
+        return CacheLayout(resolved.num_blocks + NULL_BLOCKS, size, per_block)
     useful = resolved.scheduler.max_num_seqs * -(-resolved.scheduler.max_model_len // size) + NULL_BLOCKS
     if per_block == 0:
-        return CacheLayout(useful, size)
+        return CacheLayout(useful, size, per_block)
     least = (1 + NULL_BLOCKS) * per_block
     if (given := resolved.kv_cache_memory_bytes) is not None:
         if given < least:
@@ -62,7 +62,7 @@ def plan_cache(
                 "kv_cache_memory_bytes",
                 f"the smallest cache takes {least} bytes ({_gib(least)}), got {given} ({_gib(given)}); raise it",
             )
-        return CacheLayout(given // per_block, size)
+        return CacheLayout(given // per_block, size, per_block)
     present = min(hardware.memory_limit_bytes, hardware.memory_available_bytes)
     free = int(resolved.memory_share * present) - weight_bytes - peak_bytes
     if free < least:
@@ -72,7 +72,7 @@ def plan_cache(
             f"{_gib(peak_bytes)} for a step; raise gpu_memory_utilization, lower max_num_batched_tokens or "
             "max_num_seqs, or set kv_cache_memory_bytes"
         )
-    return CacheLayout(min(useful, max(CPU_CACHE_CAP_BYTES, least) // per_block, free // per_block), size)
+    return CacheLayout(min(useful, max(CPU_CACHE_CAP_BYTES, least) // per_block, free // per_block), size, per_block)
 
 
 def _check_asked_bytes(resolved: Resolved, per_block: int, hardware: Hardware) -> None:

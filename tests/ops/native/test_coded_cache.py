@@ -140,7 +140,8 @@ def test_a_block_that_is_zeroed_reads_as_zero(dtype):
 def test_a_cache_takes_the_bytes_that_its_spec_tells(dtype):
     ops = ops_of(ISAS[-1], 1, dtype)
     for held in (dtype, "int8"):
-        assert ops.kv_cache(6, 16, 3, 64, held).nbytes == 6 * 16 * PagedKV(3, 64, held).bytes_per_token()
+        for dim in (64, 24, 80):
+            assert ops.kv_cache(6, 16, 3, dim, held).nbytes == 6 * 16 * PagedKV(3, dim, held).bytes_per_token()
 
 
 def test_int8_costs_about_a_hundredth():
