@@ -91,7 +91,7 @@ void experts(Machine& machine, const Input& x, const IntRows& ids, const WeightR
           "experts: routes do not fit");
   for (i64 i = 0; i < op.x.rows * op.num_chosen; i++)
     require(op.ids[i] >= 0 && op.ids[i] < static_cast<i64>(gate_up.size()), "experts: no such expert");
-  ExpertRoom room(op.x.rows * op.num_chosen, op.x.cols, down[0]->k, op.x.type);
+  ExpertRoom room(static_cast<i64>(down.size()), op.x.rows * op.num_chosen, op.x.cols, down[0]->k, op.x.type);
   nb::gil_scoped_release release;
   machine.pool.run([&](Team& team) { room.run(op, machine.kernels, team); });
 }

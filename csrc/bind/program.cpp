@@ -123,10 +123,10 @@ class Program {
                std::vector<const PackedWeight*> down, int activation, Place out) {
     check_experts(machine_, gate_up, down, x.cols);
     require(x.cols == out.cols && room(x).type == gate_up[0]->type, "experts: shapes do not fit");
-    const i64 pairs = max_tokens_ * weights.cols;
-    std::unique_ptr<ExpertRoom>& shared = expert_rooms_[{x.cols, down[0]->k, pairs}];
-    if (!shared) shared = std::make_unique<ExpertRoom>(pairs, x.cols, down[0]->k, room(x).type);
-    const ExpertCost cost{static_cast<i64>(down.size()), weights.cols, gate_up[0]->bytes() + down[0]->bytes(),
+    const i64 num_experts = static_cast<i64>(down.size()), pairs = max_tokens_ * weights.cols;
+    std::unique_ptr<ExpertRoom>& shared = expert_rooms_[{num_experts, pairs, x.cols, down[0]->k}];
+    if (!shared) shared = std::make_unique<ExpertRoom>(num_experts, pairs, x.cols, down[0]->k, room(x).type);
+    const ExpertCost cost{num_experts, weights.cols, gate_up[0]->bytes() + down[0]->bytes(),
                           bytes(x) + bytes(out), 6 * x.cols * down[0]->k};
     const std::string shape = by(down.size(), x.cols) + " × " + std::to_string(down[0]->k);  // before `down` is moved
     record("experts", shape, cost,
@@ -374,7 +374,7 @@ class Program {
   std::vector<Room> rooms_;
   std::vector<Attention> attends_;
   std::vector<std::unique_ptr<std::vector<i32>>> routes_;
-  std::map<std::tuple<i64, i64, i64>, std::unique_ptr<ExpertRoom>> expert_rooms_;  // by (hidden, inner, pairs): one at a time is in use
+  std::map<std::tuple<i64, i64, i64, i64>, std::unique_ptr<ExpertRoom>> expert_rooms_;  // by (experts, pairs, hidden, inner): one at a time is in use
   std::vector<Op> body_, head_;
   std::vector<Op>* recording_ = &body_;
   Place logits_{0, 0, 0};

@@ -1,20 +1,22 @@
 #include "core/experts.h"
 
+#include <algorithm>
+
 namespace headrace {
 
-ExpertRoom::ExpertRoom(i64 max_pairs, i64 hidden, i64 inner, Type type)
+ExpertRoom::ExpertRoom(i64 num_experts, i64 max_pairs, i64 hidden, i64 inner, Type type)
     : hidden_(hidden), inner_(inner), type_(type), tokens_(max_pairs), places_(max_pairs),
-      gathered_(max_pairs * hidden * item_bytes(type)), both_(max_pairs * 2 * inner * item_bytes(type)),
-      active_(max_pairs * inner * item_bytes(type)), parts_(max_pairs * hidden * 4) {}
+      starts_(num_experts + 1), next_(num_experts), gathered_(max_pairs * hidden * item_bytes(type)),
+      both_(max_pairs * 2 * inner * item_bytes(type)), active_(max_pairs * inner * item_bytes(type)), parts_(max_pairs * hidden * 4) {}
 
 void ExpertRoom::sort_by_expert(const Experts& op) {
   const i64 num_pairs = op.x.rows * op.num_chosen;
-  starts_.assign(op.gate_up->size() + 1, 0);
+  std::fill(starts_.begin(), starts_.end(), 0);
   for (i64 i = 0; i < num_pairs; i++) starts_[op.ids[i] + 1]++;
   for (std::size_t e = 1; e < starts_.size(); e++) starts_[e] += starts_[e - 1];
-  std::vector<i64> next(starts_.begin(), starts_.end() - 1);
+  std::copy(starts_.begin(), starts_.end() - 1, next_.begin());
   for (i64 i = 0; i < num_pairs; i++) {
-    const i64 place = next[op.ids[i]]++;
+    const i64 place = next_[op.ids[i]]++;
     places_[i] = static_cast<i32>(place);
     tokens_[place] = static_cast<i32>(i / op.num_chosen);
   }

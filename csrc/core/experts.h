@@ -18,10 +18,10 @@ struct Experts {
   View out;
 };
 
-// What lies between, for up to `max_pairs` pairs of a token and an expert.
+// What lies between, for up to `max_pairs` pairs of a token and one of `num_experts` experts.
 class ExpertRoom {
  public:
-  ExpertRoom(i64 max_pairs, i64 hidden, i64 inner, Type type);
+  ExpertRoom(i64 num_experts, i64 max_pairs, i64 hidden, i64 inner, Type type);
   void run(const Experts& op, const Kernels& kernels, Team& team);
 
  private:
@@ -29,7 +29,7 @@ class ExpertRoom {
   i64 hidden_, inner_;
   Type type_;
   std::vector<i32> tokens_, places_;  // by place: the token; by pair: the place
-  std::vector<i64> starts_;           // by expert: its first place
+  std::vector<i64> starts_, next_;    // by expert: its first place, and its next free one
   HugeBuffer gathered_, both_, active_, parts_;
 };
 

@@ -114,7 +114,13 @@ Pool::Pool(int num_threads) : cores_(allowed_cores()), owner_pid_(getpid()) {
   if (num_threads_ < 1) num_threads_ = 1;
   counters_ = std::vector<Counter>(kPhases * static_cast<std::size_t>(num_threads_));
   for (int i = 0; i < num_threads_; i++) scratch_.emplace_back(kScratchBytes);
-  for (int rank = 1; rank < num_threads_; rank++) threads_.emplace_back([this, rank] { work(rank); });
+  threads_.reserve(num_threads_);
+  try {
+    for (int rank = 1; rank < num_threads_; rank++) threads_.emplace_back([this, rank] { work(rank); });
+  } catch (...) {
+    end();
+    throw;
+  }
 }
 
 Pool::~Pool() {
@@ -122,6 +128,10 @@ Pool::~Pool() {
     for (std::thread& thread : threads_) thread.detach();
     return;
   }
+  end();
+}
+
+void Pool::end() {
   is_closing_ = true;
   start_.advance();
   for (std::thread& thread : threads_) thread.join();

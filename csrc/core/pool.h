@@ -89,14 +89,15 @@ class Team {
 
 class Pool {
  public:
-  explicit Pool(int num_threads);  // 0: one per allowed core
+  explicit Pool(int num_threads);  // 0: one per allowed core; throws std::system_error where there cannot be so many
   ~Pool();
   Pool(const Pool&) = delete;
   Pool& operator=(const Pool&) = delete;
 
   int size() const { return num_threads_; }
 
-  // Runs job(team) on every thread and returns when all have. Calls from several threads take turns.
+  // Runs job(team) on every thread and returns when all have. Calls from several threads take turns. A job throws
+  // nothing, and so allocates nothing: its threads wait for one another, and nobody is there to catch on most of them.
   template <class Job>
   void run(Job&& job) {
     using Plain = std::remove_reference_t<Job>;
@@ -110,6 +111,7 @@ class Pool {
   static constexpr i64 kScratchBytes = i64{8} << 20;
   void run_erased(Call call, void* argument);
   void work(int rank);
+  void end();
   void arrive();
 
   struct alignas(64) Counter {

@@ -211,9 +211,11 @@ PackedWeight pack_rows(const std::vector<RowSource>& sources, i64 k, bool is_cha
     n += source.n;
   }
   PackedWeight w = room_for(n, k, form_of_all(sources), is_chained);
+  const auto num_groups = static_cast<std::size_t>(ceil_div(k, w.group));
+  const IntegerRow empty{std::vector<i32>(k), std::vector<float>(num_groups), std::vector<float>(num_groups)};
+  std::vector<IntegerRow> rows(pool.size(), empty);
   pool.run([&](Team& team) {
-    const i64 num_groups = ceil_div(k, w.group);
-    IntegerRow row{std::vector<i32>(k), std::vector<float>(num_groups), std::vector<float>(num_groups)};
+    IntegerRow& row = rows[team.rank()];
     team.for_each(w.n_padded / kColumns, [&](i64 block) {
       for (i64 c = block * kColumns; c < n && c < (block + 1) * kColumns; c++) {
         std::size_t p = sources.size() - 1;
