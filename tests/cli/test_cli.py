@@ -326,6 +326,16 @@ def test_the_help_shows_the_names_of_options_whole(cli, monkeypatch, command, co
     assert code == 0 and "--max-num-batched-tokens" in out and "…" not in out
 
 
+@pytest.mark.parametrize("columns", ["80", "120"])
+def test_the_help_shows_options_under_their_groups_in_any_width(cli, monkeypatch, columns):
+    monkeypatch.setenv("COLUMNS", columns)
+    lines = [line.strip(" ╭─╮:") for line in cli("serve", "--help")[1].splitlines()]
+    groups = [lines.index(heading) for heading in ("Options", "Server", "Scheduling", "Model", "Cache", "Queue")]
+    named = [next(i for i, line in enumerate(lines) if option in line) for option in ("--port", "--max-num-seqs")]
+    assert groups[1] < named[0] < groups[2] < named[1] < groups[3]
+    assert "Engine" in [line.strip(" ╭─╮:") for line in cli("bench", "throughput", "--help")[1].splitlines()]
+
+
 def test_a_missing_prompt_is_told_where_it_may_stand(cli):
     code, out, err = cli("generate", "--json")
     assert (code, out) == (2, "") and "Missing argument 'PROMPT...'. Write it on the command line, or - to" in err

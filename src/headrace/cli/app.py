@@ -13,7 +13,7 @@ from typing import Annotated, Any
 
 import typer
 
-from headrace.cli.help import print_help, wanted_help
+from headrace.cli.help import GroupedCommand, print_help, wanted_help
 from headrace.cli.model import OpenLLM, open_llm
 from headrace.cli.streams import drop_logs, drop_output
 from headrace.words.errors import HeadraceError, nearest
@@ -67,9 +67,12 @@ def _add(app: typer.Typer, name: str) -> None:
     module_name = name.replace("-", "_")
     module = import_module(f"headrace.cli.{module_name}")
     if hasattr(module, "app"):
+        for command in module.app.registered_commands:
+            command.cls = GroupedCommand
         app.add_typer(module.app, name=name, rich_help_panel=COMMANDS[name])
     else:
-        app.command(name, epilog=EPILOG, rich_help_panel=COMMANDS[name])(getattr(module, module_name))
+        made = app.command(name, cls=GroupedCommand, epilog=EPILOG, rich_help_panel=COMMANDS[name])
+        made(getattr(module, module_name))
 
 
 def _print_version(wanted: bool) -> None:

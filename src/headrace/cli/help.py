@@ -1,4 +1,5 @@
-"""`headrace COMMAND --help=WORD`: the options of one group, or those whose name or text has the word."""
+"""Help in groups: `headrace COMMAND --help` in any width, and `--help=WORD`, the options of one group, or those whose
+name or text has the word."""
 
 from __future__ import annotations
 
@@ -7,10 +8,27 @@ from collections.abc import Sequence
 from itertools import takewhile
 from typing import Any
 
+from typer.core import TyperCommand
+
 from headrace.words.errors import nearest
 
 FLAG = "--help="
 ALL = "all"
+ARGUMENTS, OPTIONS = "Arguments", "Options"
+
+
+class GroupedCommand(TyperCommand):
+    """A command whose options stand under their groups also where a terminal has no room for tables."""
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        groups: dict[str, list[tuple[str, str]]] = {ARGUMENTS: [], OPTIONS: []}
+        for parameter in self.get_params(ctx):
+            if (record := parameter.get_help_record(ctx)) is not None:
+                groups.setdefault(_heading(parameter), []).append(record)
+        for heading, records in groups.items():
+            if records:
+                with formatter.section(heading):
+                    formatter.write_dl(records)
 
 
 def wanted_help(arguments: Sequence[str]) -> tuple[list[str], str] | None:
@@ -41,8 +59,13 @@ def print_help(program: Any, words: Sequence[str], word: str) -> int:
     return 0
 
 
+def _heading(parameter: Any) -> str:
+    plain = ARGUMENTS if parameter.param_type_name == "argument" else OPTIONS
+    return getattr(parameter, "rich_help_panel", None) or plain
+
+
 def _group(option: Any) -> str:
-    return (getattr(option, "rich_help_panel", None) or "options").lower()
+    return _heading(option).lower()
 
 
 def _is_meant(option: Any, word: str) -> bool:
