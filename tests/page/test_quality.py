@@ -2,6 +2,7 @@
 
 import gzip
 import json
+from importlib import resources
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,6 @@ from tests.page.doing import AXE_TAGS, say
 
 from headrace.server.page import FILES, STATIC
 
-AXE = Path(__file__).parents[2] / "web/node_modules/axe-core/axe.min.js"
 KIB = 1 << 10
 LAZY = ("math-", "KaTeX_")
 """Loaded with the first formula only."""
@@ -32,7 +32,7 @@ def longest_frame_ms(page) -> float:
 
 
 def serious(page) -> list[str]:
-    page.evaluate(AXE.read_text())
+    page.evaluate(resources.files("axe_playwright_python").joinpath("axe.min.js").read_text("utf-8"))
     found = page.evaluate("tags => axe.run({runOnly: tags})", AXE_TAGS)
     return [
         f"{fault['impact']} {fault['id']}: {node['html'][:120]} {node['failureSummary'][:300]}"
@@ -42,9 +42,9 @@ def serious(page) -> list[str]:
     ]
 
 
-@pytest.mark.skipif(not AXE.is_file(), reason="axe-core is not installed (npm ci in web/)")
 @pytest.mark.parametrize(("size", "scheme"), [("desktop", "light"), ("phone", "dark")])
 def test_axe_finds_no_serious_fault_in_any_view(open_page, site, size, scheme):
+    pytest.importorskip("axe_playwright_python", reason="it brings axe; it is not installed")
     page = open_page(site.url, size, scheme, bypass_csp=True)
     page.wait_for_selector("#prompt")
     faults = {"empty": serious(page)}
