@@ -291,7 +291,7 @@ struct TiledAttention {
     }
   }
 
-  // Rows · tiles, as many rows at once as the dot product takes; put(r, c, sums) as its panels give them. What it needs,
+  // Rows · tiles, as many rows at once as the dot product takes; put(r, left, right) as its panels give them. What it needs,
   // `put` holds by value: what lies behind a pointer would be read again after each of its stores.
   template <class Tiles, class Fetch, class Put>
   static void product(i64 count, const Value* a, i64 lda, const Tiles& tiles, i64 num_tiles, Fetch& ahead, Put put) {
@@ -299,7 +299,7 @@ struct TiledAttention {
       const i64 rows = count - r < Dot::kMaxRows ? count - r : Dot::kMaxRows;
       ahead.fetch_before(num_tiles);
       Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, ahead,
-                 [put, r](i64 i, int c, F16 x) { put(r + i, c, x); });
+                 [put, r](i64 i, F16 left, F16 right) { put(r + i, left, right); });
     }
   }
 
@@ -338,11 +338,18 @@ struct TiledAttention {
   void score_group(const RowBlock& b, const Rows& rows, i64 g, const Found<Any>& found, const Span* spans) {
     const KeyTiles<Any> keys{{found.keys[g][0], found.keys[g][1]}};
     const i64 first = g * kGroup;
-    auto put = [=, to = rows.scores + first, top = rows.tops, factors = key_scales + first](i64 r, int c, F16 s) {
-      if constexpr (kHasCodes) s = mul(s, load(factors + c * 16));
-      if constexpr (IsMasked) s = spans[r].keep_seen(s, first + c * 16, set(-__builtin_inff()));
-      store(to + r * kScores + c * 16, s);
-      store(top + r * 16, max(load(top + r * 16), s));
+    auto put = [=, to = rows.scores + first, top = rows.tops, factors = key_scales + first](i64 r, F16 left, F16 right) {
+      if constexpr (kHasCodes) {
+        left = mul(left, load(factors));
+        right = mul(right, load(factors + 16));
+      }
+      if constexpr (IsMasked) {
+        left = spans[r].keep_seen(left, first, set(-__builtin_inff()));
+        right = spans[r].keep_seen(right, first + 16, set(-__builtin_inff()));
+      }
+      store(to + r * kScores, left);
+      store(to + r * kScores + 16, right);
+      store(top + r * 16, max(load(top + r * 16), max(left, right)));
     };
     FetchedBefore ahead{pages};
     product(b.count, rows.queries, dim, keys, dim / 32, ahead, put);
@@ -377,8 +384,10 @@ struct TiledAttention {
     }
     for (i64 d = 0; d < dim; d += kColumns) {
       const ValueTiles<Any> values{found.values + first_group, d / 16 * unit * 16, unit * 16};
-      auto put = [seen = +spans, how = +merges, first = +is_first, to = rows.run.sums + d, stride = dim](i64 r, int c, F16 x) {
-        if (!seen[r].is_empty()) merge_sums(to + r * stride + c * 16, x, how[r], first[r]);
+      auto put = [seen = +spans, how = +merges, first = +is_first, to = rows.run.sums + d, stride = dim](i64 r, F16 left, F16 right) {
+        if (seen[r].is_empty()) return;
+        merge_sums(to + r * stride, left, how[r], first[r]);
+        merge_sums(to + r * stride + 16, right, how[r], first[r]);
       };
       product(b.count, rows.weights + first_group * kGroup, kWeights, values, end_group - first_group, pages, put);
     }

@@ -84,8 +84,7 @@ struct AmxDot {
       _tile_stored(2, out + 16 * 32, 128);
       _tile_stored(3, out + 16 * 32 + 16, 128);
     }
-    for (int r = 0; r < num_rows; r++)
-      for (int c = 0; c < 2; c++) put(r, c, load(out + r * kColumns + c * 16));
+    for (int r = 0; r < num_rows; r++) put(r, load(out + r * kColumns), load(out + r * kColumns + 16));
   }
 
  private:

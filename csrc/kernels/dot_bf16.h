@@ -98,12 +98,10 @@ struct ChainDot {
     }
     const Put own = put;  // in registers
 #pragma GCC unroll 4
-    for (int r = 0; r < R; r++)
-#pragma GCC unroll 2
-      for (int c = 0; c < 2; c++) own(r, c, total[r][c]);
+    for (int r = 0; r < R; r++) own(r, total[r][0], total[r][1]);
   }
 
-  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, c, sums) takes 16 columns, those of half c, of row r.
+  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, left, right) takes the 32 columns of row r.
   template <class Tiles, class Fetch, class Put>
   static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
     by_number_of_rows<ChainDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, put);

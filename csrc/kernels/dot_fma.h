@@ -22,8 +22,8 @@ struct FmaDot {
 
   static F16 get(const float* from) { return load(from); }  // what `put` has left
 
-  template <int R, int C, class Tiles, class Fetch, class Put>
-  static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, int first_half, const Put& put) {
+  template <int R, int C, class Tiles, class Fetch>
+  static void block(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, int first_half, F16 (&sums)[R][2]) {
     F16 total[R][C], even[R][C], odd[R][C];
     for (int r = 0; r < R; r++)
       for (int c = 0; c < C; c++) total[r][c] = even[r][c] = odd[r][c] = set(0.0f);
@@ -49,17 +49,19 @@ struct FmaDot {
           }
       }
     }
-    const Put own = put;  // in registers
     for (int r = 0; r < R; r++)
-      for (int c = 0; c < C; c++) own(r, first_half + c, total[r][c]);
+      for (int c = 0; c < C; c++) sums[r][first_half + c] = total[r][c];
   }
 
   template <int R, class Tiles, class Fetch, class Put>
   static void rows(const float* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
-    for (int half = 0; half < 2; half += kHalves) block<R, kHalves>(a, lda, b, num_tiles, ahead, half, put);
+    F16 sums[R][2];
+    for (int half = 0; half < 2; half += kHalves) block<R, kHalves>(a, lda, b, num_tiles, ahead, half, sums);
+    const Put own = put;  // in registers
+    for (int r = 0; r < R; r++) own(r, sums[r][0], sums[r][1]);
   }
 
-  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, c, sums) takes 16 columns, those of half c, of row r.
+  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, left, right) takes the 32 columns of row r.
   template <class Tiles, class Fetch, class Put>
   static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
     by_number_of_rows<FmaDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, put);

@@ -89,7 +89,10 @@ void rows_times_segment(const Rows<Dot>& x, const Segment& s, Ahead& ahead, cons
   for (i64 r = 0; r < x.count; r += Dot::kMaxRows) {
     const int rows = static_cast<int>(x.count - r < Dot::kMaxRows ? x.count - r : Dot::kMaxRows);
     Dot::panel(rows, x.values + r * x.stride + s.first * kTileK, x.stride, tiles_of(r), s.count, ahead,
-               [to, r](i64 i, int c, F16 sum) { to.put(r + i, c, sum); });
+               [to, r](i64 i, F16 left, F16 right) {
+                 to.put(r + i, 0, left);
+                 to.put(r + i, 1, right);
+               });
   }
 }
 
