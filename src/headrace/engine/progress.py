@@ -49,7 +49,7 @@ class CountedWeights:
     def __init__(self, source: Any, progress: Progress) -> None:
         self._source = source
         self._progress = progress
-        self._num_bytes = 0
+        self._num_bytes, self._total = 0, source.nbytes
         self.names = source.names
         self.shape = source.shape
 
@@ -66,4 +66,4 @@ class CountedWeights:
 
     def _count(self, num_bytes: int) -> None:
         self._num_bytes += num_bytes
-        self._progress("load", min(self._num_bytes, self._source.nbytes), self._source.nbytes)
+        self._progress("load", min(self._num_bytes, self._total), self._total)

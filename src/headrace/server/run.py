@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import signal
+import socket
 import sys
 import threading
 import time
@@ -19,7 +20,7 @@ from headrace.server import ports
 from headrace.server.fault import fault_of
 from headrace.server.ready import ready_text
 from headrace.server.settings import LOOPBACK, Settings
-from headrace.server.spans import make_spans
+from headrace.server.spans import Spans, make_spans
 from headrace.words import envs
 from headrace.words.config import EngineConfig
 from headrace.words.errors import ConfigError
@@ -30,6 +31,7 @@ FEW_CONNECTIONS = 256
 SWITCH_INTERVAL_S = 0.0005
 """How long the event loop waits at most while the core's thread runs Python; Python's own 5 ms are felt by probes."""
 Build = Callable[[EngineConfig, Progress], Engine]
+Run = Callable[[Engine, Settings, socket.socket, str, Spans], int]
 
 
 def _build(asked: EngineConfig, progress: Progress) -> Engine:
@@ -53,25 +55,15 @@ def serve(asked: EngineConfig, settings: Settings, build: Build = _build) -> int
     spans = make_spans(settings.otlp_traces_endpoint, settings.model_name)
     sock = ports.bind(settings.host, settings.port)
     with sock, _without_collections():
-        weights = _Weights()
+        load = _Load()
         with _ended_by_signals():
             with terminal_progress() as progress:
-                engine = build(asked, weights.beside(progress))
-            with _warmed_up(engine):
-                # The event loop's modules take as long to import as the first step takes.
-                from headrace.server.loop import run
+                engine = build(asked, load.beside(progress))
+            warm_up(engine)
+            run = load.event_loop()
         ports.listen(sock)
-        text = ready_text(engine, settings, sock.getsockname()[1], weights.num_bytes, time.monotonic() - started_s)
+        text = ready_text(engine, settings, sock.getsockname()[1], load.num_bytes, time.monotonic() - started_s)
         return run(engine, settings, sock, text, spans)
-
-
-@contextmanager
-def _warmed_up(engine: Engine) -> Iterator[None]:
-    """The engine's first uses are made on a thread while the block runs."""
-    thread = threading.Thread(target=warm_up, args=(engine,), name="headrace-warm-up", daemon=True)
-    thread.start()
-    yield
-    thread.join()
 
 
 @contextmanager
@@ -94,19 +86,35 @@ def _with_connections(settings: Settings) -> Settings:
     return replace(settings, max_connections=number)
 
 
-class _Weights:
-    """Listens to the load and remembers how many bytes were read."""
+class _Load:
+    """Listens to the load: remembers how many bytes are read, and imports the event loop's modules beside it. That is
+    as much work as packing the weights, which leaves Python alone; what comes before the weights does not."""
 
     def __init__(self) -> None:
         self.num_bytes: int | None = None
+        # Not a daemon: ended within an import, it would keep that module's lock from whoever imports it at exit.
+        self._importer = threading.Thread(target=_import_loop, name="headrace-imports")
 
     def beside(self, progress: Progress) -> Progress:
         def tell(what: str, done: int, total: int) -> None:
             if what == "load":
+                if self.num_bytes is None:
+                    self._importer.start()
                 self.num_bytes = total
             progress(what, done, total)
 
         return tell
+
+    def event_loop(self) -> Run:
+        if self._importer.ident is not None:
+            self._importer.join()
+        return _import_loop()
+
+
+def _import_loop() -> Run:
+    from headrace.server.loop import run
+
+    return run
 
 
 @contextmanager
@@ -121,5 +129,3 @@ def _ended_by_signals() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
-
-
