@@ -9,7 +9,7 @@ from pathlib import Path
 
 from headrace.load.default_model import EMBEDDED, Progress, cache_folder, fetch
 from headrace.load.hub_snapshot import cached_snapshot, snapshot
-from headrace.words.errors import ModelError, brief
+from headrace.words.errors import ModelError, brief, nearest
 
 HUB_NAME = re.compile(r"(?:[\w.-]{1,96}/)?[\w.-]{1,96}", re.ASCII)
 """Its oldest models have no owner."""
@@ -42,5 +42,10 @@ def resolve_source(
     if model.startswith((".", "/", "~")) or model.endswith(".gguf"):
         raise ModelError(os.path.basename(name) or model, "no such file or folder")
     if HUB_NAME.fullmatch(model):
-        return snapshot(model, revision, wanted, progress, known=tuple(EMBEDDED))
-    raise ModelError(brief(model), "is no folder, .gguf file, name on the hub (owner/name) or alias")
+        return snapshot(model, revision, wanted, progress, "" if "/" in model else meant(model))
+    raise ModelError(brief(model), f"is no folder, .gguf file, name on the hub (owner/name) or alias{meant(model)}")
+
+
+def meant(model: str) -> str:
+    """The alias that is nearly so spelled, or all there are, as the end of an error's sentence."""
+    return nearest(model, EMBEDDED) or f"; aliases are: {', '.join(EMBEDDED)}"

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headrace.load.default_model import Progress
-from headrace.words.errors import ModelError, brief, nearest
+from headrace.words.errors import ModelError, brief
 
 LEFT = ("*/*", "consolidated*")
 """Folders of a repository, and files so named, hold other formats of the same weights."""
@@ -22,12 +22,12 @@ MAX_CAUSE_CHARS = 200
 
 
 def snapshot(
-    model: str, revision: str | None, wanted: Sequence[str], progress: Progress | None, known: Sequence[str] = ()
+    model: str, revision: str | None, wanted: Sequence[str], progress: Progress | None, hint: str = ""
 ) -> Path:
     """The folder with the files that match `wanted`, all of the one commit that `revision` names now.
 
-    HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and their like are respected. ModelError in one line otherwise;
-    `known` are names that may have been meant.
+    HF_HOME, HF_TOKEN, HF_ENDPOINT, HF_HUB_OFFLINE and their like are respected. ModelError in one line otherwise, which
+    ends with the `hint` where there is no such repository.
     """
     os.environ.setdefault("HF_HUB_DISABLE_TELEMETRY", "1")
     from huggingface_hub.errors import (
@@ -37,7 +37,6 @@ def snapshot(
         RevisionNotFoundError,
     )
 
-    hint = nearest(model, known)
     try:
         return fetch(model, revision, wanted, progress)
     except GatedRepoError:
