@@ -1,6 +1,7 @@
 """Cache sizing to the byte, and what the machine is said to offer."""
 
 import logging
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -130,6 +131,17 @@ def test_the_peak_of_a_step_counts_the_largest_batch_there_can_be():
     by_batch, same, least, most = peak.values()
     assert by_batch == same
     assert 0 < least < same < most
+
+
+def test_the_peak_of_a_step_counts_all_experts_of_a_token_and_all_drafts_of_a_row():
+    scheduler, dense = resolved(max_model_len=64, max_num_seqs=64).scheduler, model_config()
+    sparse = replace(dense, raw={"num_experts_per_tok": 8, "moe_intermediate_size": 512})
+    num_tokens = scheduler.max_num_batched_tokens
+    widths = 3 * 1_536, 8 * (2 * 576 + 3 * 512)
+    more = activation_bytes(sparse, scheduler) - activation_bytes(dense, scheduler)
+    assert more == 4 * num_tokens * (widths[1] - widths[0])
+    more = activation_bytes(dense, replace(scheduler, num_drafts=3)) - activation_bytes(dense, scheduler)
+    assert more == 4 * 2 * (64 * 4 - 64) * 49_152
 
 
 def test_a_cache_in_int8_holds_about_twice_the_tokens_of_one_in_bfloat16():

@@ -25,14 +25,21 @@ def block_bytes(specs: Sequence[CacheSpec | None], block_size: int) -> int:
 
 def activation_bytes(model: ModelConfig, scheduler: SchedulerConfig) -> int:
     """Peak of a step beside weights and cache, from shapes: the widest layer over a full token budget, the scores of
-    one chunk against a context as long, and the logits of every row, copied once for raw log-probabilities."""
+    one chunk against a context as long, and the logits of every row and its drafts, copied once for raw
+    log-probabilities."""
     num_tokens = min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * scheduler.max_model_len)
     num_keys = min(scheduler.max_model_len, num_tokens)
     heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
-    width = 3 * model.hidden_size + max(2 * heads, 3 * model.intermediate_size)
+    width = 3 * model.hidden_size + max(2 * heads, 3 * model.intermediate_size, _experts_width(model))
     scores = 2 * model.num_heads * num_keys * min(num_tokens, num_keys)
-    logits = 2 * max(scheduler.max_num_seqs, TILE) * model.vocab_size
+    logits = 2 * max(scheduler.max_num_seqs * (1 + scheduler.num_drafts), TILE) * model.vocab_size
     return FLOAT_BYTES * (num_tokens * width + scores + logits)
+
+
+def _experts_width(model: ModelConfig) -> int:
+    """What a token takes in a sparse layer: its input and its output by each of its experts, and what lies between."""
+    inner = model.raw.get("moe_intermediate_size") or model.intermediate_size
+    return (model.raw.get("num_experts_per_tok") or 0) * (2 * model.hidden_size + 3 * inner)
 
 
 def plan_cache(
