@@ -40,7 +40,8 @@ ENGINE_HELP = {
     "preemption_policy": "what happens to a sequence that loses its blocks",
     "victim_policy": "who loses them",
     "max_preemptions": "times a sequence may lose them",
-    "async_scheduling": "overlap the host's work with the device's",
+    "async_scheduling": "overlap the host's work with the device's; on a CPU, where a step returns when it is "
+    "computed, that hides nothing",
     "queue_timeout_s": "seconds a request may wait",
     "request_timeout_s": "seconds a request may take",
     "max_num_queued_requests": "requests that may wait",

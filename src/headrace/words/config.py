@@ -113,6 +113,8 @@ class EngineConfig(SchedulingOptions):
     generation_config: str = "auto"
     chat_template: str | None = None
     async_scheduling: bool = False
+    """Commit a step behind the next one's forward, which hides the host's work where a device computes by itself. On a
+    CPU forward returns when it is done: nothing is hidden there."""
     queue_timeout_s: float | None = None
     request_timeout_s: float | None = None
     max_num_queued_requests: int | None = None
