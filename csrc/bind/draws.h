@@ -82,6 +82,7 @@ struct DrawArrays {
   i64 rows() const { return static_cast<i64>(tokens.shape(0)); }
   void check(i64 num_tokens, i64 vocab) const {
     require_below(tokens, num_tokens, "draws: no such token");
+    for (i64 r = 1; r < rows(); r++) require(tokens.data()[r - 1] < tokens.data()[r], "draws: tokens rise");
     require_below(drawn, rows(), "draws: no such row");
     require_count(drawn, cuts.count());
     require_count(token_ids, cuts.count());

@@ -26,7 +26,9 @@ struct AttendCost {
   Cost operator()(const Step& step) const {
     double keys = 0, pairs = 0;
     for (i64 s = 0; s < step.num_segments; s++) {
-      const i64 last = step.context_lens[s], count = step.query_starts[s + 1] - step.query_starts[s];
+      const i64 last = step.context_lens[s], skipped = step.first_wanted ? step.first_wanted[s] : 0;
+      const i64 count = step.query_starts[s + 1] - step.query_starts[s] - skipped;
+      if (count == 0) continue;
       const i64 first = last - count + 1;  // keys that the first query sees
       const i64 reach = window > 0 ? window : last;
       keys += static_cast<double>(last < reach + count - 1 ? last : reach + count - 1);

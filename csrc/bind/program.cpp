@@ -1,12 +1,13 @@
 // A model's step as a flat list of ops over buffers, run for any number of tokens in one call: the body over all tokens,
-// the head over those whose logits are wanted, and the draws.
+// but behind its last attention only over those of which something is wanted; the head over those whose logits are
+// wanted; and the draws.
 #include <nanobind/nanobind.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
 #include <cstring>
-#include <functional>
+#include <array>
 #include <map>
 #include <memory>
 #include <string>
@@ -17,18 +18,12 @@
 #include "bind/arrays.h"
 #include "bind/draws.h"
 #include "bind/owned.h"
-#include "bind/profile.h"
+#include "bind/recording.h"
 #include "bind/step.h"
 #include "core/experts.h"
 
 namespace headrace {
 namespace {
-
-// Columns [offset, offset + cols) of a buffer.
-struct Place {
-  int buffer;
-  i64 offset, cols;
-};
 
 struct Room {
   i64 stride;
@@ -53,7 +48,7 @@ class Program {
     if (by_position) know_positions(table.n);
     else vocab_ = table.n;
     record("embed", by(table.n, y.cols), per_row(0, table.bytes() / table.n_padded + bytes(y), 0),
-           [this, &table, by_position, y](const Step& s, Team& t) {
+           {}, y, [this, &table, by_position, y](const Step& s, Team& t) {
       machine_.kernels.embed({by_position ? s.positions : s.token_ids, &table, view(y, s)}, t);
     });
   }
@@ -64,7 +59,7 @@ class Program {
     know_positions(num_positions);
     const View from{const_cast<float*>(table.data()), num_positions, y.cols, y.cols, Type::f32};
     record("angles", std::to_string(y.cols), per_row(0, 2 * bytes(y), 0),
-           [this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
+           {}, y, [this, from, y](const Step& s, Team& t) { machine_.kernels.gather({from, s.positions, view(y, s)}, t); });
   }
 
   void linear(Place x, const PackedWeight& weight, const nb::object& bias, Place y) {
@@ -73,7 +68,7 @@ class Program {
                 (room(y).type == weight.type || room(y).type == Type::f32), "linear: shapes do not fit");
     const float* added = bias.is_none() ? nullptr : nb::cast<Floats>(bias).data();
     record("linear", by(weight.n, weight.k), per_row(weight.bytes(), bytes(x) + bytes(y), 2 * weight.n * weight.k),
-           [this, x, &weight, added, y](const Step& s, Team& t) {
+           {x}, y, [this, x, &weight, added, y](const Step& s, Team& t) {
       machine_.kernels.linear({view(x, s), &weight, added, view(y, s)}, t);
     });
   }
@@ -83,7 +78,7 @@ class Program {
     const i64 dim = static_cast<i64>(weight.shape(0));
     require(dim > 0 && x.cols % dim == 0 && x.cols == y.cols && is_narrower(y, x), "rms_norm: shapes do not fit");
     record("rms_norm", std::to_string(x.cols), per_row(4 * dim, bytes(x) + bytes(y), 4 * x.cols),
-           [this, x, factors, dim, eps, offset, y](const Step& s, Team& t) {
+           {x}, y, [this, x, factors, dim, eps, offset, y](const Step& s, Team& t) {
       machine_.kernels.rms_norm({view(x, s), view(y, s), factors, dim, eps, offset}, t);
     });
   }
@@ -93,7 +88,7 @@ class Program {
                 is_narrower(y, x),
             "layer_norm: shapes do not fit");
     record("layer_norm", std::to_string(x.cols), per_row(8 * x.cols, bytes(x) + bytes(y), 8 * x.cols),
-           [this, x, factors = weight.data(), added = bias.data(), eps, y](const Step& s, Team& t) {
+           {x}, y, [this, x, factors = weight.data(), added = bias.data(), eps, y](const Step& s, Team& t) {
       machine_.kernels.layer_norm({view(x, s), view(y, s), factors, added, eps}, t);
     });
   }
@@ -101,7 +96,7 @@ class Program {
   void activate(Place x, int activation, Place y) {
     require(x.cols == y.cols && activation >= 0 && activation <= 3, "activate: shapes do not fit");
     record("activate", std::to_string(x.cols), per_row(0, bytes(x) + bytes(y), 4 * x.cols),
-           [this, x, activation, y](const Step& s, Team& t) {
+           {x}, y, [this, x, activation, y](const Step& s, Team& t) {
       machine_.kernels.activate({view(x, s), view(y, s), static_cast<Activation>(activation)}, t);
     });
   }
@@ -112,7 +107,7 @@ class Program {
                 weights.cols <= logits.cols, "route: shapes or types do not fit");
     auto& ids = routes_.emplace_back(std::make_unique<std::vector<i32>>(max_tokens_ * weights.cols));
     record("route", by(logits.cols, weights.cols), per_row(0, bytes(logits) + 2 * bytes(weights), 4 * logits.cols),
-           [this, logits, renormalizes, weights, found = ids.get()](const Step& s, Team& t) {
+           {logits}, weights, [this, logits, renormalizes, weights, found = ids.get()](const Step& s, Team& t) {
       machine_.kernels.route({view(logits, s), weights.cols, renormalizes, found->data(),
                               static_cast<float*>(view(weights, s).data)}, t);
     });
@@ -130,7 +125,7 @@ class Program {
                           bytes(x) + bytes(out), 6 * x.cols * down[0]->k};
     const std::string shape = by(down.size(), x.cols) + " × " + std::to_string(down[0]->k);  // before `down` is moved
     record("experts", shape, cost,
-           [this, x, ids = routes_.at(number).get(), weights, gate_up = std::move(gate_up), down = std::move(down),
+           {x, weights}, out, [this, x, ids = routes_.at(number).get(), weights, gate_up = std::move(gate_up), down = std::move(down),
             activation, out, between = shared.get()](const Step& s, Team& t) {
       between->run({view(x, s), ids->data(), static_cast<const float*>(view(weights, s).data), weights.cols, &gate_up, &down,
                     static_cast<Activation>(activation), view(out, s)}, machine_.kernels, t);
@@ -140,19 +135,19 @@ class Program {
   void add(Place x, Place y, Place out) {
     require(x.cols == y.cols && x.cols == out.cols && room(x).type == room(out).type && is_narrower(y, x), "add: shapes do not fit");
     record("add", std::to_string(x.cols), per_row(0, bytes(x) + bytes(y) + bytes(out), x.cols),
-           [this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
+           {x, y}, out, [this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
   }
 
   void scale(Place x, float factor, Place out) {
     require(x.cols == out.cols && room(x).type == room(out).type, "scale: shapes do not fit");
     record("scale", std::to_string(x.cols), per_row(0, bytes(x) + bytes(out), x.cols),
-           [this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
+           {x}, out, [this, x, factor, out](const Step& s, Team& t) { machine_.kernels.scale({view(x, s), view(out, s), factor}, t); });
   }
 
   void glu(Place gate_up, int activation, Place y) {
     require(gate_up.cols == 2 * y.cols && activation >= 0 && activation <= 3, "glu: shapes do not fit");
     record("glu", std::to_string(y.cols), per_row(0, bytes(gate_up) + bytes(y), 5 * y.cols),
-           [this, gate_up, activation, y](const Step& s, Team& t) {
+           {gate_up}, y, [this, gate_up, activation, y](const Step& s, Team& t) {
       machine_.kernels.glu({view(gate_up, s), view(y, s), static_cast<Activation>(activation)}, t);
     });
   }
@@ -161,7 +156,7 @@ class Program {
     require(x.cols == out.cols && x.cols % num_heads == 0 && angles.cols <= x.cols / num_heads &&
                 room(angles).stride == angles.cols, "rotate: shapes do not fit");
     record("rotate", std::to_string(x.cols), per_row(0, bytes(x) + bytes(angles) + bytes(out), 3 * num_heads * angles.cols),
-           [this, x, num_heads, angles, out](const Step& s, Team& t) {
+           {x, angles}, out, [this, x, num_heads, angles, out](const Step& s, Team& t) {
       machine_.kernels.rotate({view(x, s), view(out, s), num_heads, x.cols / num_heads,
                                static_cast<const float*>(view(angles, s).data), angles.cols}, t);
     });
@@ -174,13 +169,14 @@ class Program {
     const i64 key_bytes = 2 * (cache.page_bytes() + cache.scale_bytes()) / cache.block_size;
     const AttendCost cost{key_bytes, shape.num_heads, cache.dim, window, bytes(q) + bytes(k) + bytes(v) + bytes(out)};
     record("attend", by(shape.num_heads, cache.num_heads) + " × " + std::to_string(cache.dim), cost,
-           [this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
+           {q, k, v}, out, [this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });
+    num_attended_ = body_.size();
   }
 
   void cap(Place x, float factor, float soft_cap) {
     require(room(x).type == Type::f32, "cap: logits are float32");
     record("cap", std::to_string(x.cols), per_row(0, 2 * bytes(x), soft_cap > 0 ? 20 * x.cols : x.cols),
-           [this, x, factor, soft_cap](const Step& s, Team& t) { machine_.kernels.cap({view(x, s), factor, soft_cap}, t); });
+           {x}, x, [this, x, factor, soft_cap](const Step& s, Team& t) { machine_.kernels.cap({view(x, s), factor, soft_cap}, t); });
   }
 
   // Ends the body. What is recorded from here on is the head: its rows are the tokens whose logits are wanted, `max_rows`
@@ -189,11 +185,17 @@ class Program {
     require(!in_head() && max_rows > 0, "a program has one head");
     max_rows_ = max_rows;
     recording_ = &head_;
+    if (num_attended_ > 0) {
+      rest_ = body_.split(num_attended_);
+      turn_ = body_.split(num_attended_ - 1);
+    }
+    kept_ = rest_.inputs();
+    for (i32 row = 0; row < max_rows; row++) own_rows_.push_back(row);
   }
 
   void take_rows(Place hidden, Place y) {
     require(in_head() && hidden.cols == y.cols && room(hidden).type == room(y).type, "take_rows: shapes or types do not fit");
-    record("gather", std::to_string(y.cols), per_row(0, 2 * bytes(y), 0), [this, hidden, y](const Step& s, Team& t) {
+    record("gather", std::to_string(y.cols), per_row(0, 2 * bytes(y), 0), {}, y, [this, hidden, y](const Step& s, Team& t) {
       machine_.kernels.gather({whole(hidden), s.token_ids, view(y, s)}, t);
     });
   }
@@ -209,7 +211,8 @@ class Program {
   }
 
   // Runs all ops, those of the head for the rows that are wanted; the results lie in the buffers that the caller knows.
-  void run(const StepArrays& arrays, const DrawArrays& draws) {
+  // Where hidden states are not wanted, they are computed of those rows alone, and lie elsewhere.
+  void run(const StepArrays& arrays, const DrawArrays& draws, bool wants_hidden) {
     const Step step = arrays.step();
     const i64 num_rows = draws.rows();
     require(step.num_tokens <= max_tokens_, "the step has more tokens than the program has room for");
@@ -219,21 +222,20 @@ class Program {
     Step wanted;
     wanted.num_tokens = num_rows;
     wanted.token_ids = draws.tokens.data();
+    const bool is_cut = !wants_hidden && num_rows < step.num_tokens && turn_.size() > 0;
+    if (is_cut) find_first_wanted(step, wanted);
     nb::gil_scoped_release release;
     Clock clock(is_profiled_);
     machine_.pool.run([&](Team& team) {
-      run_ops(body_, step, team);
-      if (num_rows == 0) return;
-      run_ops(head_, wanted, team);
-      draw(draws, view(logits_, wanted), team);
+      is_cut ? run_cut(step, wanted, team) : run_whole(step, wanted, team);
+      if (num_rows > 0) draw(draws, view(logits_, wanted), team);
     });
     if (is_profiled_) total_.add(clock.lap_s(), {});
   }
 
   // Ops are timed from now on, from zero.
   void start_profile() {
-    for (std::vector<Op>* ops : {&body_, &head_})
-      for (Op& op : *ops) op.account.clear();
+    for (Recording* ops : parts()) ops->each_account([](Account& account) { account.clear(); });
     for (Account* account : {&draw_, &score_, &total_}) account->clear();
     is_profiled_ = true;
   }
@@ -244,8 +246,7 @@ class Program {
     std::vector<std::tuple<std::string, std::string, i64, double, double, double>> found;
     const auto tell = [&](const Account& a) { found.emplace_back(a.kind, a.shape, a.calls, a.seconds, a.bytes, a.flops); };
     tell(total_);
-    for (const std::vector<Op>* ops : {&body_, &head_})
-      for (const Op& op : *ops) tell(op.account);
+    for (Recording* ops : parts()) ops->each_account(tell);
     tell(draw_);
     tell(score_);
     return found;
@@ -263,32 +264,18 @@ class Program {
   }
 
   i64 num_buffers() const { return static_cast<i64>(rooms_.size()); }
-  i64 num_ops() const { return static_cast<i64>(body_.size() + head_.size()); }
+  i64 num_ops() const { return body_.size() + turn_.size() + rest_.size() + head_.size(); }
 
  private:
-  struct Call {
-    virtual ~Call() = default;
-    virtual void run(const Step& step, Team& team) const = 0;
-  };
-  template <class Body>
-  struct Recorded final : Call {
-    explicit Recorded(Body b) : body(std::move(b)) {}
-    void run(const Step& step, Team& team) const override { body(step, team); }
-    Body body;
-  };
-  struct Op {
-    std::unique_ptr<Call> call;
-    std::function<Cost(const Step&)> cost;
-    Account account;
-  };
   struct Attention {
     Attend shape;
     Place q, k, v, out;
   };
 
   template <class Body>
-  void record(const char* kind, std::string shape, std::function<Cost(const Step&)> cost, Body body) {
-    recording_->push_back({std::make_unique<Recorded<Body>>(std::move(body)), std::move(cost), {kind, std::move(shape)}});
+  void record(const char* kind, std::string shape, std::function<Cost(const Step&)> cost, std::vector<Place> reads, Place writes,
+              Body body) {
+    recording_->add(kind, std::move(shape), std::move(cost), std::move(reads), writes, std::move(body));
   }
 
   bool in_head() const { return recording_ == &head_; }
@@ -298,17 +285,44 @@ class Program {
     return {static_cast<double>(once_bytes), static_cast<double>(row_bytes), static_cast<double>(row_flops)};
   }
 
-  void run_ops(std::vector<Op>& ops, const Step& step, Team& team) {
-    if (!is_profiled_ || team.rank() > 0) {
-      for (const Op& op : ops) op.call->run(step, team);
-      return;
-    }
-    Clock clock(true);
-    for (Op& op : ops) {
-      op.call->run(step, team);
-      op.account.add(clock.lap_s(), op.cost(step));
+  void run_whole(const Step& step, const Step& wanted, Team& team) {
+    for (Recording* ops : {&body_, &turn_, &rest_}) ops->run(step, team, is_profiled_);
+    if (wanted.num_tokens > 0) head_.run(wanted, team, is_profiled_);
+  }
+
+  void run_cut(const Step& step, Step wanted, Team& team) {
+    body_.run(step, team, is_profiled_);
+    Step turn = step;
+    turn.first_wanted = first_wanted_.data();
+    turn_.run(turn, team, is_profiled_);
+    if (wanted.num_tokens == 0) return;
+    team.solo([&] { keep_rows(wanted); });
+    wanted.token_ids = own_rows_.data();
+    rest_.run(wanted, team, is_profiled_);
+    head_.run(wanted, team, is_profiled_);
+  }
+
+  // Brings the wanted rows of what is still to be read to the front.
+  void keep_rows(const Step& wanted) {
+    for (const int buffer : kept_) {
+      const i64 bytes = rooms_[buffer].stride * item_bytes(rooms_[buffer].type);
+      char* data = rooms_[buffer].data.as<char>();
+      for (i64 r = 0; r < wanted.num_tokens; r++)
+        if (wanted.token_ids[r] != r) std::memcpy(data + r * bytes, data + wanted.token_ids[r] * bytes, bytes);
     }
   }
+
+  void find_first_wanted(const Step& step, const Step& wanted) {
+    first_wanted_.clear();
+    i64 next = 0;
+    for (i64 s = 0; s < step.num_segments; s++) {
+      const i32 begin = step.query_starts[s], end = step.query_starts[s + 1];
+      while (next < wanted.num_tokens && wanted.token_ids[next] < begin) next++;
+      first_wanted_.push_back((next < wanted.num_tokens && wanted.token_ids[next] < end ? wanted.token_ids[next] : end) - begin);
+    }
+  }
+
+  std::array<Recording*, 4> parts() { return {&body_, &turn_, &rest_, &head_}; }
 
   void draw(const DrawArrays& draws, const View& logits, Team& team) {
     const bool is_timed = is_profiled_ && team.rank() == 0;
@@ -375,8 +389,12 @@ class Program {
   std::vector<Attention> attends_;
   std::vector<std::unique_ptr<std::vector<i32>>> routes_;
   std::map<std::tuple<i64, i64, i64, i64>, std::unique_ptr<ExpertRoom>> expert_rooms_;  // by (experts, pairs, hidden, inner): one at a time is in use
-  std::vector<Op> body_, head_;
-  std::vector<Op>* recording_ = &body_;
+  Recording body_, turn_, rest_, head_;  // turn_: the body's last attention; rest_: what is behind it
+  Recording* recording_ = &body_;
+  i64 num_attended_ = 0;       // ops of the body up to its last attention
+  std::vector<int> kept_;      // buffers that rest_ reads
+  std::vector<i32> own_rows_;  // 0, 1, 2, …
+  std::vector<i32> first_wanted_;
   Place logits_{0, 0, 0};
   Account draw_, score_, total_{"all", ""};
   std::vector<i32> score_rows_, score_ids_;

@@ -76,6 +76,7 @@ struct Step {
   const i32* query_starts = nullptr;
   const i32* context_lens = nullptr;
   const i32* block_tables = nullptr;
+  const i32* first_wanted = nullptr;  // [S] from which token of a segment on results are wanted; null: from its first
 };
 
 }  // namespace headrace

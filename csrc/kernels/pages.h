@@ -118,7 +118,7 @@ struct RowBlock {
   i64 fold;                         // query heads per key head
   i64 num_keys;
   const i32* table;
-  i64 start;  // the segment's first token in the step
+  i64 start;  // the token in the step that row 0 of the segment belongs to
   const Attend* op;
   i64 num_members, shared_keys;  // segments, and keys that all of them share if there are several
 
@@ -161,11 +161,14 @@ class Blocks {
     while (number - before_ >= in_stack()) pass();
     const i64 i = number - before_, rows = num_rows(), first = i / heads_ * kRows;
     return {segment_, i % heads_, first, rows - first < kRows ? rows - first : kRows, fold_, op_.step.context_lens[segment_],
-            table(segment_), op_.step.query_starts[segment_], &op_, members_, shared_partitions_ * kPartition};
+            table(segment_), start(segment_), &op_, members_, shared_partitions_ * kPartition};
   }
 
  private:
-  i64 length(i64 s) const { return op_.step.query_starts[s + 1] - op_.step.query_starts[s]; }
+  // The first token of a segment whose result is wanted, and how many there are from it on.
+  i64 start(i64 s) const { return op_.step.query_starts[s] + (op_.step.first_wanted ? op_.step.first_wanted[s] : 0); }
+  i64 length(i64 s) const { return op_.step.query_starts[s + 1] - start(s); }
+  bool is_single(i64 s) const { return length(s) == 1 && start(s) == op_.step.query_starts[s]; }
   const i32* table(i64 s) const { return op_.step.block_tables + s * op_.step.table_width; }
   i64 num_rows() const { return (members_ > 1 ? members_ : length(segment_)) * fold_; }
   i64 in_stack() const { return ceil_div(num_rows(), kRows) * heads_; }
@@ -190,9 +193,9 @@ class Blocks {
     members_ = 1;
     shared_partitions_ = 0;
     const i64 first = segment_, end = op_.step.num_segments;
-    if (!can_stack_ || first >= end || length(first) != 1) return;
+    if (!can_stack_ || first >= end || !is_single(first)) return;
     i64 shared = op_.step.context_lens[first] / kPartition;
-    for (i64 s = first + 1; s < end && length(s) == 1 && (members_ + 1) * fold_ <= kRows; s++, members_++) {
+    for (i64 s = first + 1; s < end && is_single(s) && (members_ + 1) * fold_ <= kRows; s++, members_++) {
       const i64 common = common_partitions(first, s, shared);
       if (common == 0 || (members_ > 1 && common < shared)) break;
       shared = common;

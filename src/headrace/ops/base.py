@@ -233,10 +233,10 @@ class Logprobs(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Beside hidden states: logits of R of a step's tokens, N drawn of those as `sampling` says, M of them scored."""
+    """Logits of R of a step's tokens, N drawn of those as `sampling` says, M of them scored."""
 
     tokens: Ints
-    """[R] index among the step's tokens"""
+    """[R] index among the step's tokens, rising"""
     drawn: Ints
     """[N] index among the R, rising"""
     sampling: SamplingInputs
@@ -244,13 +244,15 @@ class Wanted(NamedTuple):
     """[M] index among the N, rising"""
     num_top: int
     """alternatives of each of the M"""
+    hidden: bool
+    """hidden states of all tokens"""
 
 
 class Computed(NamedTuple):
     """What a step gave. The hidden states and the logits hold until the model's next step."""
 
-    hidden: Tensor
-    """[T, hidden]"""
+    hidden: Tensor | None
+    """[T, hidden], None unless wanted"""
     logits: Tensor
     """[R, vocab]"""
     is_finite: NDArray[np.bool_]

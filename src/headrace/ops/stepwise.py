@@ -40,10 +40,11 @@ class Stepwise:
 
     def run(self, inputs: StepInputs, caches: Sequence[KVCache | None], wanted: Wanted) -> Computed:
         hidden = self.forward(inputs, caches)
+        told = hidden if wanted.hidden else None
         if not wanted.tokens.size:
-            return Computed(hidden, None, np.zeros(0, np.bool_), np.zeros(0, np.int32), Logprobs.room(0, 0))
+            return Computed(told, None, np.zeros(0, np.bool_), np.zeros(0, np.int32), Logprobs.room(0, 0))
         logits = self.logits(self._ops.gather(hidden, wanted.tokens))
-        return Computed(hidden, logits, *self._draw(logits, wanted))
+        return Computed(told, logits, *self._draw(logits, wanted))
 
     def _draw(self, logits: Tensor, wanted: Wanted) -> tuple[NDArray[np.bool_], Ints, Logprobs]:
         """What Computed holds behind the logits."""

@@ -15,13 +15,14 @@ from headrace.sampling.table import SamplingTable
 from headrace.words.outputs import TokenLogprobs
 
 
-def wanted_of(tokens: Ints, places: Places, table: SamplingTable) -> Wanted:
-    """What the model is asked for: `tokens` [R] are those of the step that the R places follow."""
+def wanted_of(tokens: Ints, places: Places, table: SamplingTable, hidden: bool) -> Wanted:
+    """What the model is asked for: `tokens` [R] are those of the step that the R places follow; `hidden` is whether
+    the states of all tokens are asked for, too."""
     drawn = table.is_plain[places.rows].nonzero()[0].astype(np.int32)
     taken = places if drawn.size == tokens.size else places.take(drawn)
     scored = table.is_scored[taken.rows].nonzero()[0].astype(np.int32)
     most = max((num_top(table.params[row]) for row in taken.rows[scored].tolist()), default=0)
-    return Wanted(tokens, drawn, table.inputs(taken.rows, taken.positions), scored, most)
+    return Wanted(tokens, drawn, table.inputs(taken.rows, taken.positions), scored, most, hidden)
 
 
 def draws_of(

@@ -59,7 +59,8 @@ class Runner:
         self._guess(plan)
         inputs = self._buffers.fill(plan)
         emitted = emitting(plan.segments, self.rows)
-        wanted = wanted_of(emitted.inputs, emitted.places, self.rows.sampling)
+        has_scores = any(segment.emits >= LOGPROBS for segment in plan.segments)
+        wanted = wanted_of(emitted.inputs, emitted.places, self.rows.sampling, has_scores)
         computed = self._model.run(inputs, self._caches, wanted)
         self._forwarded = _Forwarded(plan.step, emitted, wanted, computed)
 

@@ -39,17 +39,24 @@ class Head(NamedTuple):
         return self.ops.logits(hidden, self.model.head, self.scale, self.soft_cap)
 
 
-def prompt() -> StepInputs:
+def prompt(block: int = BLOCK) -> StepInputs:
     """Two segments, of 14 and of 9 tokens."""
     positions = np.concatenate([np.arange(14), np.arange(9)]).astype(np.int32)
     tables = np.array([[1, 2, 3, 4], [5, 6, 7, 0]], np.int32)
-    slots = tables[np.repeat([0, 1], [14, 9]), positions // BLOCK] * BLOCK + positions % BLOCK
+    slots = tables[np.repeat([0, 1], [14, 9]), positions // block] * block + positions % block
     ids = (np.arange(TOKENS) * 31 % 101).astype(np.int32)
     ends, lengths = np.array([0, 14, 23], np.int32), np.array([14, 9], np.int32)
     return StepInputs(ids, positions, slots.astype(np.int64), ends, lengths, tables)
 
 
-def build(ops, embedding: Mapping[int, float] | None = None):
+def next_tokens() -> StepInputs:
+    """One more token of each segment."""
+    positions, slots = np.array([14, 9], np.int32), np.array([4 * BLOCK + 2, 7 * BLOCK + 1], np.int64)
+    ids, ends, lengths = np.array([5, 6], np.int32), np.array([0, 1, 2], np.int32), np.array([15, 10], np.int32)
+    return StepInputs(ids, positions, slots, ends, lengths, np.array([[1, 2, 3, 4], [5, 6, 7, 0]], np.int32))
+
+
+def build(ops, embedding: Mapping[int, float] | None = None, block: int = BLOCK):
     """A tiny Llama and its caches; `embedding` replaces the embeddings of some tokens."""
     config, weights = oracle.config(), dict(oracle.arrays(oracle.make()))
     table = weights["model.embed_tokens.weight"].copy()
@@ -57,7 +64,7 @@ def build(ops, embedding: Mapping[int, float] | None = None):
         table[token_id] = value
     weights["model.embed_tokens.weight"] = table
     model = family(config.architecture).build(config, DictSource(weights), ops, SoloComm(), 64)
-    return model, [ops.kv_cache(8, BLOCK, spec.num_heads, spec.head_dim) for spec in model.cache_specs()]
+    return model, [ops.kv_cache(8, block, spec.num_heads, spec.head_dim) for spec in model.cache_specs()]
 
 
 def run(
@@ -67,22 +74,31 @@ def run(
     scale: float = 1.0,
     cap: float | None = None,
     embedding: Mapping[int, float] | None = None,
+    block: int = BLOCK,
 ) -> Computed:
     ops = ops_of(*kind, "bfloat16")
-    model, caches = build(ops, embedding)
+    model, caches = build(ops, embedding, block)
     head = Head(model, ops, scale, cap)
     step = ops.compile(head, caches, TOKENS, 6) if is_lowered else Stepwise(head, ops)
-    return step.run(prompt(), caches, wanted)
+    return step.run(prompt(block), caches, wanted)
 
 
-def wanted(cut: str, scored: tuple[int, ...] = (), num_top: int = 0) -> Wanted:
-    """Logits of six tokens, of which all but the second are drawn."""
-    tokens, drawn = np.array([13, 3, 14, 20, 21, 22], np.int32), np.array([0, 2, 3, 4, 5], np.int32)
-    return Wanted(tokens, drawn, sampling_inputs(5, **CUTS[cut]), np.array(scored, np.int32), num_top)
+def wanted(cut: str, scored: tuple[int, ...] = (), num_top: int = 0, hidden: bool = True) -> Wanted:
+    """Logits of six tokens, of which all but the first are drawn."""
+    tokens, drawn = np.array([3, 13, 14, 20, 21, 22], np.int32), np.array([1, 2, 3, 4, 5], np.int32)
+    return Wanted(tokens, drawn, sampling_inputs(5, **CUTS[cut]), np.array(scored, np.int32), num_top, hidden)
+
+
+def wanted_greedily(*tokens: int, hidden: bool) -> Wanted:
+    """Logits of these tokens, each drawn."""
+    rows = np.arange(len(tokens), dtype=np.int32)
+    drawn = sampling_inputs(len(tokens), temperature=0.0)
+    return Wanted(np.array(tokens, np.int32), rows, drawn, np.zeros(0, np.int32), 0, hidden)
 
 
 def bits(computed: Computed) -> list[bytes]:
-    return [np.ascontiguousarray(part).tobytes() for part in (*computed[:-1], *computed.logprobs)]
+    parts = (*computed[:-1], *computed.logprobs)
+    return [np.ascontiguousarray(part).tobytes() for part in parts if part is not None]
 
 
 @pytest.mark.parametrize("cut", CUTS)
@@ -94,8 +110,30 @@ def test_body_head_draws_and_scores_equal_the_ops_one_by_one_on_every_instructio
         assert bits(run(kind, asked, True, scale, cap)) == expected, kind
 
 
-def test_a_step_that_wants_nothing_gives_hidden_states_alone():
-    nothing = Wanted(*(np.zeros(0, np.int32),) * 2, sampling_inputs(0), np.zeros(0, np.int32), 0)
+@pytest.mark.parametrize("tokens", [(3, 13, 14, 20, 21, 22), (13, 22), (22,), (0,), (5, 6, 7), tuple(range(17, 23))])
+@pytest.mark.parametrize("block", [4, 16])
+def test_logits_are_the_same_bits_whether_or_not_the_other_tokens_go_through_the_last_layer(tokens, block):
+    for kind in KINDS:
+        found, whole = (run(kind, wanted_greedily(*tokens, hidden=told), True, block=block) for told in (False, True))
+        assert found.hidden is None and whole.hidden.shape[0] == TOKENS
+        assert bits(found) == bits(whole)[1:], kind
+
+
+@pytest.mark.parametrize("tokens", [(13,), (14,), ()])
+def test_keys_of_tokens_of_which_nothing_is_wanted_are_kept_for_later_steps(tokens):
+    """The first step wants something of one segment at most; the second goes on with both."""
+    later = []
+    for told in (False, True):
+        ops = ops_of(ISAS[-1], 2, "bfloat16")
+        model, caches = build(ops)
+        step = ops.compile(Head(model, ops, 1.0, None), caches, TOKENS, 6)
+        step.run(prompt(), caches, wanted_greedily(*tokens, hidden=told))
+        later.append(bits(step.run(next_tokens(), caches, wanted_greedily(0, 1, hidden=False))))
+    assert later[0] == later[1]
+
+
+def test_a_step_that_wants_hidden_states_gives_them_alone():
+    nothing = wanted_greedily(hidden=True)
     found, other = (run((ISAS[-1], 2), nothing, is_lowered) for is_lowered in (True, False))
     assert found.hidden.tobytes() == other.hidden.tobytes()
     assert found.token_ids.size == found.is_finite.size == 0
@@ -119,6 +157,8 @@ def test_logits_that_are_not_finite_are_told_and_disturb_nobody():
     ("field", "values", "message"),
     [
         ("tokens", [3, 13, 14, 20, 21, 23], "no such token"),
+        ("tokens", [3, 14, 13, 20, 21, 22], "tokens rise"),
+        ("tokens", [3, 13, 13, 20, 21, 22], "tokens rise"),
         ("drawn", [0, 2, 3, 4, 6], "no such row"),
         ("scored", [5], "no such draw"),
         ("drawn", [0, 1], "one value per row"),

@@ -24,7 +24,7 @@ from headrace.ops.profile import Profiler
 _NONE, _NO_FLOATS = np.zeros(0, np.int32), np.zeros(0, np.float32)
 _NO_CUTS = SamplingInputs(_NO_FLOATS, _NO_FLOATS, _NONE, _NO_FLOATS, np.zeros(0, np.uint64), _NONE, _NONE)
 NO_LOGPROBS = Logprobs.room(0, 0)
-NOTHING_WANTED = Wanted(_NONE, _NONE, _NO_CUTS, _NONE, 0)
+HIDDEN_WANTED = Wanted(_NONE, _NONE, _NO_CUTS, _NONE, 0, hidden=True)
 
 
 class LoweredModel:
@@ -55,12 +55,12 @@ class LoweredModel:
         draws = _native.Draws(
             wanted.tokens, wanted.drawn, *wanted.sampling, token_ids, is_finite, wanted.scored, *found
         )
-        self._program.run(_native.Step(*inputs), draws)
-        hidden, logits = self._hidden[: inputs.token_ids.size], self._logits[: wanted.tokens.size]
-        return Computed(hidden, logits, is_finite, token_ids, found)
+        self._program.run(_native.Step(*inputs), draws, wanted.hidden)
+        hidden = self._hidden[: inputs.token_ids.size] if wanted.hidden else None
+        return Computed(hidden, self._logits[: wanted.tokens.size], is_finite, token_ids, found)
 
     def forward(self, inputs: StepInputs, caches: Sequence[Any]) -> Tensor:
-        return self.run(inputs, caches, NOTHING_WANTED).hidden
+        return self.run(inputs, caches, HIDDEN_WANTED).hidden
 
     def logits(self, hidden: Tensor) -> Tensor:
         return self._model.logits(hidden)
