@@ -18,7 +18,8 @@ from headrace.cli.model import OpenLLM, open_llm
 from headrace.cli.streams import drop_logs, drop_output
 from headrace.words.errors import HeadraceError, nearest
 
-WIDE = 120
+WIDE = 140
+"""Columns in which a table of options leaves room for what they do."""
 USAGE_ERROR = 2
 FAILURE = 1
 INTERRUPTED = 130
@@ -42,25 +43,39 @@ COMMANDS = {
     "doctor": LOOK,
 }
 """Each in a module of its name: a function of that name, or an `app` of several commands."""
+GROUPS = ("bench", "models")
+"""Those of several commands."""
 
 
 def make_app(arguments: Sequence[str]) -> typer.Typer:
     """The program, of which only that command is imported that the arguments begin with, if it is one."""
     wanted = arguments[0] if arguments else None
     names = (wanted,) if wanted in COMMANDS else tuple(COMMANDS)
-    # In a narrow terminal the tables of a command's options would cut their names.
-    has_room = wanted not in COMMANDS or shutil.get_terminal_size().columns >= WIDE
+    # In a narrow terminal tables would cut the names of options, and plain lists what the commands of a group do.
+    has_room = lists_commands(arguments) or shutil.get_terminal_size().columns >= WIDE
     app = typer.Typer(
         add_completion=True,
         no_args_is_help=True,
         epilog=EPILOG,
         pretty_exceptions_enable=False,
         rich_markup_mode="rich" if has_room else None,
+        context_settings={"help_option_names": ["-h", "--help"]},
     )
     app.callback()(root)
     for name in names:
         _add(app, name)
     return app
+
+
+def lists_commands(arguments: Sequence[str]) -> bool:
+    """Whether the help of such a command line would be a list of commands: the program's, or a group's."""
+    match [word for word in arguments if not word.startswith("-")]:
+        case []:
+            return True
+        case [name]:
+            return name not in COMMANDS or name in GROUPS
+        case _:
+            return False
 
 
 def _add(app: typer.Typer, name: str) -> None:

@@ -16,6 +16,8 @@ GROUPS: dict[str, str] = {
     "attempt_max_wait_s attempt_target_tokens preemption_policy victim_policy max_preemptions async_scheduling",
 }
 """Those of the engine; what stands in none stays under Engine."""
+SEED = "engine_seed"
+"""`serve` has no other seed, and calls it --seed."""
 
 
 def grouped_engine_options() -> list[inspect.Parameter]:
@@ -25,4 +27,5 @@ def grouped_engine_options() -> list[inspect.Parameter]:
     for parameter in parameters:
         (info,) = typing.get_args(parameter.annotation)[1:]
         info.rich_help_panel = panels.get(parameter.name, info.rich_help_panel)
+        info.hidden = info.hidden or parameter.name == SEED
     return parameters

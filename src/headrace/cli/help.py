@@ -52,8 +52,8 @@ def print_help(program: Any, words: Sequence[str], word: str) -> int:
     if not shown:
         groups = sorted({_group(option) for option in options})
         known = [*groups, *(option.name.replace("_", "-") for option in options)]
-        told = f"{name}: no option is like {word!r}{nearest(word, known)} The groups are {', '.join(groups)}"
-        print(f"headrace: {told}", file=sys.stderr)
+        hint = nearest(word, known) or f"; the groups are {', '.join(groups)}"
+        print(f"headrace: {name}: no option is like {word!r}{hint}", file=sys.stderr)
         return 2
     _print(name, shown)
     return 0
@@ -79,10 +79,11 @@ def _is_meant(option: Any, word: str) -> bool:
 def _print(name: str, options: Sequence[Any]) -> None:
     from rich.console import Console
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2), title=name, title_justify="left", header_style="dim")
     for column in ("option", "what it does", "group"):
         table.add_column(column, overflow="fold")
     for option in options:
-        table.add_row(", ".join((*option.opts, *option.secondary_opts)), option.help or "", _group(option))
+        table.add_row(", ".join((*option.opts, *option.secondary_opts)), Text(option.help or ""), _group(option))
     Console().print(table)

@@ -11,19 +11,19 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from headrace.words.config import ACCEPTED, EngineConfig
+from headrace.words.config import ACCEPTED, BLOCK_SIZE, MAX_NUM_BATCHED_TOKENS, MAX_NUM_SEQS, EngineConfig
 from headrace.words.params import SamplingParams
 
 ENGINE_HELP = {
     "tokenizer": "folder or name of another tokenizer",
     "revision": "revision on the Hugging Face hub",
-    "dtype": "float32 or bfloat16; default: the checkpoint's",
+    "dtype": "float32 or bfloat16; float16 runs as float32; default: the checkpoint's",
     "quantization": "int8 or int4: round the matrices at load; default: as they are stored",
     "backend": "who computes: cpu (native kernels) or reference (torch); default: the fastest there is",
     "max_model_len": "longest sequence in tokens; default: the model's, or what the cache can hold",
-    "max_num_seqs": "sequences that run at once",
-    "max_num_batched_tokens": "tokens in one step",
-    "block_size": "tokens in a cache block",
+    "max_num_seqs": f"sequences that run at once; default: {MAX_NUM_SEQS}",
+    "max_num_batched_tokens": f"tokens in one step; default: {MAX_NUM_BATCHED_TOKENS}, or --max-num-seqs if more",
+    "block_size": f"tokens in a cache block; default: {BLOCK_SIZE}",
     "gpu_memory_utilization": "share of the memory to use (0–1)",
     "kv_cache_dtype": "keys and values in the cache; int8 takes half the memory of bfloat16; auto: as dtype",
     "kv_cache_memory_bytes": "bytes of the cache; default: what the memory allows",
@@ -39,13 +39,13 @@ ENGINE_HELP = {
     "attempt_target_tokens": "attempt policy: waiting tokens that are enough",
     "preemption_policy": "what happens to a sequence that loses its blocks",
     "victim_policy": "who loses them",
-    "max_preemptions": "times a sequence may lose them",
+    "max_preemptions": "times a sequence may lose them; default: any number",
     "async_scheduling": "overlap the host's work with the device's; on a CPU, where a step returns when it is "
     "computed, that hides nothing",
-    "queue_timeout_s": "seconds a request may wait",
-    "request_timeout_s": "seconds a request may take",
-    "max_num_queued_requests": "requests that may wait",
-    "max_num_queued_tokens": "tokens that may wait",
+    "queue_timeout_s": "seconds a request may wait; default: any time",
+    "request_timeout_s": "seconds a request may take; default: any time",
+    "max_num_queued_requests": "requests that may wait; default: any number, 1024 in a server",
+    "max_num_queued_tokens": "tokens that may wait; default: any number, 1000000 in a server",
     "num_threads": "threads of a step; default: one per core",
     "role": "part in a group of engines",
 }
@@ -91,12 +91,20 @@ def engine_options() -> list[inspect.Parameter]:
     """One option for each field of EngineConfig, and vLLM's that ask for nothing, which the help does not list."""
     hints = typing.get_type_hints(EngineConfig)
     ours = [
-        option(f.name, _plain(hints[f.name]), ENGINE_HELP[f.name], "Engine")
+        option(f.name, _plain(hints[f.name]), with_default(ENGINE_HELP[f.name], f.default), "Engine")
         for f in dataclasses.fields(EngineConfig)
         if f.name not in HOMES
     ]
     ours.append(option("engine_seed", int, ENGINE_HELP["seed"], "Engine"))
     return ours + [option(name, bool if name in FLAGS else str, "", "Engine", hidden=True) for name in ACCEPTED]
+
+
+def with_default(text: str, value: Any) -> str:
+    """A help text and what holds without the option, where that is a value that can be given."""
+    if "default:" in text or not isinstance(value, bool | int | float | str):
+        return text
+    shown = ("off", "on")[value] if isinstance(value, bool) else f"{value:g}" if isinstance(value, float) else value
+    return f"{text}; default: {shown}"
 
 
 def sampling_options() -> list[inspect.Parameter]:

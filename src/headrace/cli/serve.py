@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import PurePath
 from typing import Annotated, Any
 
@@ -12,7 +12,7 @@ import typer
 
 from headrace.cli.groups import grouped_engine_options
 from headrace.cli.model import LogLevel, LogLevelOption, ModelOption
-from headrace.cli.options import Options, engine_keywords, option, takes
+from headrace.cli.options import Options, engine_keywords, option, takes, with_default
 from headrace.server.settings import LogFormat, Settings
 from headrace.words import envs
 from headrace.words.config import DEFAULT_MODEL, EngineConfig, engine_config
@@ -57,7 +57,7 @@ FLAGS: dict[str, tuple[Any, str, str]] = {
     "otlp_traces_endpoint": (
         str,
         "otlp_traces_endpoint",
-        "where OpenTelemetry spans go, as http://localhost:4318/v1/traces; needs headrace[otel]",
+        "where OpenTelemetry spans go, as http://localhost:4318/v1/traces; needs the extra otel",
     ),
     "max_connections": (int, "max_connections", "connections at once; default: what ulimit -n allows"),
 }
@@ -65,7 +65,10 @@ FLAGS: dict[str, tuple[Any, str, str]] = {
 
 
 def server_options() -> list[inspect.Parameter]:
-    return [option(name, kind, text, PANEL) for name, (kind, _, text) in FLAGS.items()]
+    defaults = {f.name: f.default for f in dataclasses.fields(Settings)}
+    return [
+        option(name, kind, with_default(text, defaults[field]), PANEL) for name, (kind, field, text) in FLAGS.items()
+    ]
 
 
 def other_options() -> list[inspect.Parameter]:
@@ -127,7 +130,7 @@ def engine_config_of(model: str, engine: Options, others: Options, seed: int | N
     if keywords.pop("trust_remote_code", False):
         raise ConfigError("trust_remote_code", "code of a checkpoint is never run; supported models need none")
     asked = engine_config(**keywords)
-    return replace(
+    return dataclasses.replace(
         asked,
         max_num_queued_requests=asked.max_num_queued_requests or MAX_NUM_QUEUED_REQUESTS,
         max_num_queued_tokens=asked.max_num_queued_tokens or MAX_NUM_QUEUED_TOKENS,
