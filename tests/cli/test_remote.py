@@ -112,6 +112,32 @@ def test_an_answer_of_chat_is_bounded_unless_somebody_says_otherwise(cli, site, 
     assert asked == [1024, 9]
 
 
+@pytest.mark.parametrize("command", ["generate", "chat"])
+def test_an_answer_of_a_server_is_as_calm_as_one_of_this_process(cli, site, monkeypatch, command):
+    def temperature_asked(*more):
+        monkeypatch.setattr(sys, "stdin", io.StringIO("hello\n"))
+        code, _, err = cli(command, *["hello"][: command == "generate"], "--url", site.url, *more)
+        assert code == 0, err
+        (newest, *_) = Server(site.url).get_json("/v1/requests")["data"]
+        return Server(site.url).get_json(f"/v1/requests/{newest['id']}")["data"][0]["temperature"]
+
+    assert temperature_asked() == 0.2
+    assert temperature_asked("--temperature", "0.7") == 0.7
+    site.service.llm.engine.sampling_defaults["temperature"] = 0.6
+    try:
+        assert temperature_asked() == 0.6
+    finally:
+        del site.service.llm.engine.sampling_defaults["temperature"]
+
+
+def test_a_word_with_a_slash_that_chat_does_not_know_is_named(cli, site, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", io.StringIO("/quiet please\n/help\n"))
+    code, out, err = cli("chat", "--url", site.url)
+    assert (code, out) == (0, "")
+    first, second = err.splitlines()
+    assert first.startswith("/quiet is no command here; /exit ends") and second.startswith("/exit ends")
+
+
 def test_ctrl_c_ends_an_answer_and_the_server_forgets_it(site):
     answer = Server(site.url).chat([{"role": "user", "content": "slow please"}], {})
     for _ in range(3):

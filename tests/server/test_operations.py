@@ -58,6 +58,7 @@ def test_models_are_listed_under_every_name():
 
     listed, one, answer, missing = within(work, model_names=("toy", "org/second"))
     assert [m["id"] for m in listed["data"]] == ["toy", "org/second"] and listed["data"][0]["max_model_len"] == 512
+    assert listed["data"][0]["default_sampling_params"] == {}
     assert one == listed["data"][1] and answer["model"] == "org/second" and missing.status_code == 404
 
 

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import report
-from headrace.cli.generate import print_stream, sampling_params
+from headrace.cli.generate import completed, print_stream, sampling_params
 from headrace.cli.model import LogLevelOption, ModelOption, SystemOption, open_model, set_log_level
 from headrace.cli.options import Options, engine_options, sampling_options, takes
 from headrace.cli.remote import KeyOption, Server, UrlOption, fields_of
@@ -50,8 +50,8 @@ def chat(
     if url is not None:
         set_log_level(log_level)
         asked = name or (None if model == DEFAULT_MODEL else model)
-        server, fields = Server(url, api_key, asked), fields_of({"max_tokens": MAX_TOKENS, **sampling}, engine)
-        server.get("/v1/models")
+        server = Server(url, api_key, asked)
+        fields = completed(fields_of(sampling, engine), server.defaults(), MAX_TOKENS)
         Conversation(lambda said: server.chat(said, fields), system, server.with_life if explain else None).run()
         return 0
     with open_model(context, name or model, engine, log_level) as llm:
@@ -91,7 +91,8 @@ class Conversation:
                 case "/reset":
                     self._said = list(self._head)
                 case text if text.startswith("/"):
-                    print(HELP, file=sys.stderr)
+                    unknown = "" if text == "/help" else f"{text.split()[0]} is no command here; "
+                    print(unknown + HELP, file=sys.stderr)
                 case text:
                     self._answer(text)
 

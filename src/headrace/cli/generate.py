@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from typing import Annotated
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any
 
 import typer
 
@@ -59,7 +59,7 @@ def generate(
     if url is not None:
         set_log_level(log_level)
         server = Server(url, api_key, None if model == DEFAULT_MODEL else model)
-        fields = fields_of({"max_tokens": MAX_TOKENS, **sampling}, engine)
+        fields = completed(fields_of(sampling, engine), server.defaults())
         return ask_server(server, [read_prompt(text) for text in prompts], fields, system, raw, as_json, explain)
     with open_model(context, model, engine, log_level) as llm:
         params = sampling_params(llm, sampling)
@@ -109,10 +109,16 @@ def tell_answers(model: str, texts: list[str], outputs: list[RequestOutput], sec
         print_answers(texts, outputs)
 
 
-def sampling_params(llm: LLM, given: Options, max_tokens: int | None = MAX_TOKENS) -> SamplingParams:
-    """The checkpoint's defaults over those of the command line, with what was asked on top."""
+def completed(given: Mapping[str, Any], defaults: Mapping[str, Any], max_tokens: int = MAX_TOKENS) -> Options:
+    """What was asked, with the command line's own values where `defaults`, the checkpoint's, say nothing."""
     ours = {"max_tokens": max_tokens, "temperature": TEMPERATURE}
-    return SamplingParams(**{**ours, **llm.llm_engine.engine.sampling_defaults, **given})
+    return {name: value for name, value in ours.items() if name not in defaults} | dict(given)
+
+
+def sampling_params(llm: LLM, given: Options, max_tokens: int = MAX_TOKENS) -> SamplingParams:
+    """The checkpoint's defaults over those of the command line, with what was asked on top."""
+    defaults = llm.llm_engine.engine.sampling_defaults
+    return SamplingParams(**{**defaults, **completed(given, defaults, max_tokens)})
 
 
 def prompt_of(llm: LLM, text: str, system: str | None, raw: bool) -> Prompt:

@@ -50,6 +50,12 @@ class Server:
     def get_json(self, path: str) -> Any:
         return json.loads(self.get(path))
 
+    def defaults(self) -> Mapping[str, Any]:
+        """Sampling values that the server takes where a request names none, as far as it tells them."""
+        known = self.get_json("/v1/models")["data"]
+        named = (model for model in known if model["id"] == self.model)
+        return next(named, known[0] if known else {}).get("default_sampling_params") or {}
+
     def chat(self, messages: Sequence[Mapping[str, str]], fields: Mapping[str, Any]) -> Iterator[RequestOutput]:
         """An answer as it grows, the last time finished. Ctrl-C ends it: then its last output says so."""
         return self._stream("/v1/chat/completions", {"messages": list(messages), **fields}, messages[-1]["content"])
@@ -178,7 +184,7 @@ def all_of(streams: Sequence[Iterator[RequestOutput]]) -> list[RequestOutput]:
 
 
 def fields_of(sampling: Mapping[str, Any], engine: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of a request. What only an engine of this process could do is a ConfigError."""
+    """Fields of a request that were asked for. What only an engine of this process could do is a ConfigError."""
     if engine:
         name = next(iter(engine))
         raise ConfigError(name, "is the engine's; with --url the server decides it: leave it out")

@@ -61,6 +61,7 @@ def _model(service: Service, name: str) -> dict[str, Any]:
         "root": service.settings.model_name,
         "parent": None,
         "max_model_len": service.llm.engine.resolved.scheduler.max_model_len,
+        "default_sampling_params": dict(service.llm.engine.sampling_defaults),
     }
 
 
