@@ -9,6 +9,7 @@ from headrace.bench.client import Target, Timed
 from headrace.bench.load import Goals, Load, bodies, run, spread, starts_s, summary
 from headrace.cli.app import run as command
 from headrace.cli.bench import read_goals
+from headrace.cli.bench_table import table
 from headrace.words.errors import ConfigError
 
 SMALL = Load("m", num_prompts=6, input_len=4, output_len=3)
@@ -129,3 +130,16 @@ def test_percentiles_are_of_nearest_rank_in_milliseconds():
 def test_the_command_prints_json_and_fails_when_a_request_does(capsys):
     code = command(["bench", "serve", "--base-url", "http://127.0.0.1:1", "--num-prompts", "2", "--json"])
     assert code == 1 and json.loads(capsys.readouterr().out)["failed"] == 2
+
+
+def test_a_server_that_answers_nothing_is_one_line_and_no_table(capsys):
+    code = command(["bench", "serve", "--url", "http://127.0.0.1:1", "--num-prompts", "2"])
+    out, err = capsys.readouterr()
+    assert (code, out) == (1, "") and err.startswith("headrace: http://127.0.0.1:1 answered none of 2 requests: Connec")
+
+
+def test_a_table_has_the_measures_that_were_made_and_good_requests_where_there_are_goals():
+    found = summary([Timed(num_output_tokens=1, first_s=0.1, last_s=0.1)], 1.0)
+    assert "good ones" not in table(found) and "1.00 good ones" in table(found, has_goals=True)
+    rows = [line.split("  ")[0] for line in table(found).splitlines()[3:]]
+    assert rows == ["first token (TTFT)", "whole request"]

@@ -100,8 +100,10 @@ def test_a_profile_says_what_each_op_took_and_what_python_did(tmp_path):
     assert {"linear", "attend", "glu", "draw"} <= {op["kind"] for op in profile["ops"]}
     assert [op["ms"] for op in profile["ops"]] == sorted((op["ms"] for op in profile["ops"]), reverse=True)
     assert profile["limits"]["read_gb_per_s"] > 0 < profile["limits"]["gflop_per_s"]
-    lines = profile_table(profile).splitlines()
+    lines = profile_table(profile | {"limits": {"read_gb_per_s": 1e9, "gflop_per_s": 1e9}}).splitlines()
     assert lines[0].startswith("8 steps of") and len(lines) == 3 + len(profile["ops"])
+    fast = profile_table(profile | {"limits": {"read_gb_per_s": 1e-9, "gflop_per_s": 1e-9}}).splitlines()
+    assert len(fast) == len(lines) + 1 and fast[-1].startswith("above 100%")
 
 
 def test_an_engine_without_native_kernels_has_no_profile(cli):

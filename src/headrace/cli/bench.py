@@ -15,9 +15,11 @@ from headrace.bench.load import Goals, Load, run, summary
 from headrace.cli.bar import Bar
 from headrace.cli.bench_engine import latency, startup, throughput
 from headrace.cli.bench_table import finish, table
-from headrace.words.errors import ConfigError
+from headrace.words.errors import ConfigError, EngineError
 
 app = typer.Typer(no_args_is_help=True, help="Measure engines and servers.")
+URL = "http://127.0.0.1:8000"
+KEYS = ("HEADRACE_API_KEY", "OPENAI_API_KEY")
 GOALS = {"ttft": "first_s", "tpot": "per_token_s", "e2el": "whole_s"}
 
 
@@ -33,7 +35,7 @@ app.command()(startup)
 
 @app.command()
 def serve(
-    base_url: Annotated[str, typer.Option(help="Where the server is.")] = "http://127.0.0.1:8000",
+    base_url: Annotated[str, typer.Option("--base-url", "--url", help="Where the server is.")] = URL,
     model: Annotated[str | None, typer.Option(help="What the server calls its model.")] = None,
     num_prompts: Annotated[int, typer.Option(help="Requests in all.", min=1)] = 100,
     request_rate: Annotated[float, typer.Option(help="Requests a second, Poisson; inf: all at once.")] = math.inf,
@@ -44,7 +46,7 @@ def serve(
     ignore_eos: Annotated[bool, typer.Option(help="Go on past the end-of-sequence token.")] = True,
     goodput: Annotated[list[str] | None, typer.Option(help="A goal in ms, as ttft:200, tpot:50 or e2el:2000.")] = None,
     seed: Annotated[int, typer.Option(help="The same seed sends the same requests at the same times.")] = 0,
-    api_key: Annotated[str | None, typer.Option(help="Key of the server; default OPENAI_API_KEY.")] = None,
+    api_key: Annotated[str | None, typer.Option(help=f"Key of the server; default: {' or '.join(KEYS)}.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
     save_result: Annotated[Path | None, typer.Option(help="File for the JSON.")] = None,
 ) -> int:
@@ -60,12 +62,14 @@ def serve(
         ignore_eos=ignore_eos,
         seed=seed,
     )
-    target = Target(base_url, "/v1/completions", api_key or os.environ.get("OPENAI_API_KEY"))
+    target = Target(base_url, "/v1/completions", api_key or next(filter(None, map(os.environ.get, KEYS)), None))
     goals = read_goals(goodput or [])
     with Bar(num_prompts) as bar:
         done, seconds = asyncio.run(run(target, load, bar.tell))
     result = summary(done, seconds, goals)
-    return finish(result, table(result), as_json, save_result)
+    if not result["completed"] and not as_json:
+        raise EngineError(f"{base_url} answered none of {num_prompts} requests: {result['errors'][0]}")
+    return finish(result, table(result, has_goals=bool(goodput)), as_json, save_result)
 
 
 def _rate(value: float) -> float:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from headrace.cli.bar import Bar
-from headrace.cli.bench_table import finish, table, times
+from headrace.cli.bench_table import finish, head, table, times
 from headrace.cli.model import LogLevelOption, ModelOption, open_model
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
 from headrace.words.config import DEFAULT_MODEL, engine_config
@@ -97,12 +97,12 @@ def startup(
     engine_config(**keywords)
     with Bar(num_rounds, "processes") as bar:
         result = startup(keywords, num_rounds, bar.tell)
-    head = f"{'ms':<20}{'mean':>10}{'p50':>10}{'p90':>10}{'p99':>10}"
-    return finish(result, "\n".join([f"{num_rounds} starts", head, *times(result, PHASES)]), as_json, save_result)
+    return finish(result, "\n".join([f"{num_rounds} starts", head(), *times(result, PHASES)]), as_json, save_result)
 
 
 def engine_table(result: dict[str, Any]) -> str:
-    ran = f"{result['backend']}, {result['dtype']}, cache {result['kv_cache_dtype']}, {result['num_threads']} threads"
+    threads = "1 thread" if result["num_threads"] == 1 else f"{result['num_threads']} threads"
+    ran = f"{result['backend']}, {result['dtype']}, cache {result['kv_cache_dtype']}, {threads}"
     return f"{ran}, up to {result['max_num_seqs']} sequences\n{table(result)}"
 
 

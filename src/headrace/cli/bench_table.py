@@ -8,30 +8,40 @@ from pathlib import Path
 from typing import Any
 
 ROWS = {
-    "ttft_ms": "first token",
-    "tpot_ms": "per token after it",
-    "itl_ms": "between pieces",
+    "ttft_ms": "first token (TTFT)",
+    "tpot_ms": "per token after it (TPOT)",
+    "itl_ms": "between pieces (ITL)",
     "e2el_ms": "whole request",
 }
 SHARES = ("mean", "p50", "p90", "p99")
 
 
-def table(result: dict[str, Any]) -> str:
-    """A summary of requests."""
+WIDTH = 27
+"""Of what a row is called."""
+
+
+def table(result: dict[str, Any], has_goals: bool = False) -> str:
+    """A summary of requests, and how many met the goals where there are any."""
+    good = f", {result['request_goodput']:.2f} good ones" if has_goals else ""
     lines = [
         f"{result['completed']} requests in {result['duration_s']:.2f} s, {result['failed']} failed",
         f"{result['output_throughput']:.1f} output tokens/s, {result['total_token_throughput']:.1f} tokens/s in all, "
-        f"{result['request_throughput']:.2f} requests/s, {result['request_goodput']:.2f} good ones",
-        f"{'ms':<20}" + "".join(f"{share:>10}" for share in SHARES),
+        f"{result['request_throughput']:.2f} requests/s{good}",
+        head(),
     ]
     return "\n".join([*lines, *times(result, ROWS), *(f"error: {text}" for text in result["errors"])])
 
 
+def head() -> str:
+    return f"{'ms':<{WIDTH}}" + "".join(f"{share:>10}" for share in SHARES)
+
+
 def times(result: Mapping[str, Any], rows: Mapping[str, str]) -> list[str]:
-    """One line for each measure: what it is, its mean and its percentiles."""
+    """One line for each measure that was made: what it is, its mean and its percentiles."""
     return [
-        f"{name:<20}" + "".join(f"{result[key][share]:>10.1f}" for share in SHARES if result[key])
+        f"{name:<{WIDTH}}" + "".join(f"{result[key][share]:>10.1f}" for share in SHARES)
         for key, name in rows.items()
+        if result[key]
     ]
 
 
