@@ -105,6 +105,17 @@ def test_wrong_methods_and_paths(method, path, status):
         assert response.json()["error"].keys() == {"message", "type", "param", "code"}
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "told"),
+    [
+        ("POST", "/v1/responses", "POST /v1/responses is no route of this server; GET /docs lists them"),
+        ("GET", CHAT, f"GET {CHAT} is not answered, only POST"),
+    ],
+)
+def test_a_wrong_path_or_method_is_named_with_what_there_is(method, path, told):
+    assert within(lambda c: c.http.request(method, path)).json()["error"]["message"] == told
+
+
 def test_a_request_id_comes_back_and_names_the_answer():
     async def work(c):
         return await c.post(CHAT, {"messages": HELLO, "max_tokens": 1}, headers={"x-request-id": "abc-1"})

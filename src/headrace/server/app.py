@@ -54,8 +54,12 @@ def make_app(service: Service) -> ASGIApp:
 
     async def tell(request: Request, error: Exception) -> Response:
         known = api_error(error)
+        asked = f"{request.method} {request.url.path[:200]}"
+        if known.status == 404:
+            known.message = f"{asked} is no route of this server; GET /docs lists them"
         if known.status == 405:
             known.headers["allow"] = ", ".join(_methods(app, request.url.path))
+            known.message = f"{asked} is not answered, only {known.headers['allow']}"
         return _answer(request, known)
 
     app.add_exception_handler(HTTPException, tell)
