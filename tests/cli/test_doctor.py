@@ -59,7 +59,7 @@ CASES = {
         "threads",
         "slow: 1 by HEADRACE_NUM_THREADS",
     ),
-    "neighbours": ({"load": 3.5}, "load", "slow: others keep 3.5 of 4 cores busy"),
+    "neighbours": ({"load": 3.5}, "load", "slow: a load average of 3.5 on 4 cores"),
     "little memory": (hardware(memory_available_bytes=2 * GIB), "memory", "slow: 2.1 GB available of 17.2 GB"),
     "no memory": (hardware(memory_available_bytes=GIB // 2), "memory", "broken: 536.9 MB available"),
     "a full disk": ({"free_disk_bytes": 5}, "cache", "broken: 5 B free"),

@@ -27,7 +27,7 @@ PACKAGES = ("numpy", "tokenizers", "huggingface-hub", "jinja2", "fastapi", "torc
 SECRET = ("HF_TOKEN", "HEADRACE_API_KEY")
 LEAST_MEMORY_BYTES, LEAST_DISK_BYTES = GIB, GIB
 BUSY_SHARE = 0.5
-"""Of the cores, that others keep busy."""
+"""Load for each core above which others are in the way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +48,7 @@ class Place:
     has_torch: bool
     allowed_cores: int
     load: float
+    """Processes that run or wait to, over the last minute."""
     cache: Path
     free_disk_bytes: int
     variables: Mapping[str, str]
@@ -141,7 +142,9 @@ def threads(place: Place) -> Iterator[Finding]:
     else:
         yield Finding("ok", "threads", f"{used}, one for each allowed core")
     if place.load > BUSY_SHARE * allowed:
-        yield Finding("slow", "load", f"others keep {place.load:.1f} of {allowed} cores busy; steps wait for them")
+        cores = "1 core" if allowed == 1 else f"{allowed} cores"
+        why = "others compute too, and steps wait for them"
+        yield Finding("slow", "load", f"a load average of {place.load:.1f} on {cores}: {why}")
 
 
 def memory(place: Place) -> Iterator[Finding]:
