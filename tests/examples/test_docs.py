@@ -1,12 +1,19 @@
 """What the README and the docs point to exists."""
 
 import re
+import shlex
 from pathlib import Path
 
 import pytest
+import typer
+
+from headrace.cli.app import COMMANDS, make_app
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+COMMAND_LINE = re.compile(r"(?:^|`)headrace ([^`\n&|]*(?:\\\n[^`\n&|]*)*)", re.MULTILINE)
+OPTION = re.compile(r"`(--[a-z][a-z0-9-]+)")
+BENCHES = ("serve", "latency", "throughput", "startup")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
 
@@ -27,3 +34,26 @@ def test_every_make_target_that_a_page_names_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = "".join(page.read_text() for page in PAGES)
     assert set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+def options_of(words: list[str]) -> set[str]:
+    """Every option of the command that a command line names."""
+    command = typer.main.get_command(make_app(words))
+    found = {"--help", "--version", "--install-completion"}
+    for word in words:
+        command = getattr(command, "commands", {}).get(word, command)
+    return found.union(*(option.opts + option.secondary_opts for option in command.params))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_of_a_command_line_that_a_page_shows_exists(page):
+    for line in COMMAND_LINE.findall(page.read_text()):
+        words = shlex.split(line.replace("\\\n", " "), comments=True)
+        asked = {word.partition("=")[0] for word in words if word.startswith("--")}
+        assert asked <= options_of(words), line
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_every_option_that_a_page_names_is_one_of_some_command(page):
+    known = set().union(*(options_of([name]) for name in COMMANDS), *(options_of(["bench", n]) for n in BENCHES))
+    assert set(OPTION.findall(page.read_text())) <= known
