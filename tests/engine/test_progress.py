@@ -58,7 +58,7 @@ class Source:
     def get(self, name):
         return np.zeros(6, np.float32)
 
-    def blocks(self, name):
+    def blocks(self, name, is_turned=False):
         return None if name == "a" else Blocks("Q8_0", np.zeros(24, np.uint8), (1, 6), None, lambda: self.get(name))
 
 

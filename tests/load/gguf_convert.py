@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
-from gguf import MODEL_ARCH, GGUFWriter, get_tensor_name_map
+from gguf import MODEL_ARCH, GGMLQuantizationType, GGUFWriter, get_tensor_name_map, quantize
 from gguf.constants import MODEL_ARCH_NAMES
 from tests.models.families import Saved
 
@@ -182,8 +182,10 @@ def write(
     architecture: str,
     family: Family | None = None,
     old_name: Callable[[str], str | None] = lambda name: None,
+    kind: GGMLQuantizationType = GGMLQuantizationType.F32,
 ) -> Path:
-    """The model as fp32 GGUF, with a vocabulary of bytes; `old_name` are names that the package knows no more."""
+    """The model as GGUF with matrices of that kind, and with a vocabulary of bytes; `old_name` are names that the
+    package knows no more."""
     family, config = family or FAMILIES[architecture], made.model.config
     names = get_tensor_name_map(family.arch, config.num_hidden_layers)
     writer = GGUFWriter(path, MODEL_ARCH_NAMES[family.arch])
@@ -193,7 +195,8 @@ def write(
     for name, array in family.before(dict(made.arrays), config).items():
         told = old_name(name) or names.get_name(name, try_suffixes=(".weight", ".bias"))
         assert told is not None, name
-        writer.add_tensor(told, np.ascontiguousarray(array, np.float32))
+        stored = GGMLQuantizationType.F32 if array.ndim == 1 else kind
+        writer.add_tensor(told, quantize(np.ascontiguousarray(array, np.float32), stored), raw_dtype=stored)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()

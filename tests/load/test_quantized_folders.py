@@ -48,8 +48,9 @@ def test_what_kernels_keep_means_the_same_and_takes_the_bytes_of_the_plan(tmp_pa
         for tensor in names:
             part = checkpoint.weights.blocks(tensor)
             assert isinstance(part, Codes)
-            packed = ops.weight(QuantizedMatrix((part,)))
-            assert packed.nbytes == part.num_bytes and packed.bits == part.integers.bits
+            matrix = QuantizedMatrix((part,))
+            packed = ops.weight(matrix)
+            assert packed.nbytes == matrix.num_bytes and packed.bits == part.integers.bits
             wanted = checkpoint.weights.get(tensor)
             got = ops.embed(np.arange(len(wanted), dtype=np.int32), packed)
             np.testing.assert_allclose(got, wanted, rtol=0, atol=2e-6 * np.abs(wanted).max())

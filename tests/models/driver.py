@@ -33,7 +33,7 @@ class DictSource:
     def get(self, name: str) -> np.ndarray:
         return self._arrays[name]
 
-    def blocks(self, name: str) -> None:
+    def blocks(self, name: str, is_turned: bool = False) -> None:
         return None
 
 

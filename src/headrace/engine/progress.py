@@ -58,8 +58,8 @@ class CountedWeights:
         self._count(array.nbytes)
         return array
 
-    def blocks(self, name: str) -> Any:
-        found = self._source.blocks(name)
+    def blocks(self, name: str, is_turned: bool = False) -> Any:
+        found = self._source.blocks(name, is_turned)
         if found is not None:
             self._count(found.stored_bytes)
         return found

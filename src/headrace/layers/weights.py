@@ -23,8 +23,9 @@ class WeightSource(Protocol):
 
     def get(self, name: str) -> NDArray[Any]: ...
 
-    def blocks(self, name: str) -> Part | None:
-        """A quantized matrix as it is stored, or one that is to be quantized; None if the tensor is neither."""
+    def blocks(self, name: str, is_turned: bool = False) -> Part | None:
+        """A quantized matrix as it is stored, or one that is to be quantized; None if the tensor is neither. Its rows
+        are the tensor's columns if it `is_turned`."""
 
 
 @dataclass
@@ -72,17 +73,28 @@ class Weights:
         self._tally.names.add(full)
         return full
 
-    def matrix(self, names: Sequence[str], sizes: Sequence[int], num_inputs: int) -> NDArray[Any] | QuantizedMatrix:
-        """Matrices [size, num_inputs] below one another for a product, quantized if all of them are and stay so."""
-        found = [self._find(name, (size, num_inputs)) for name, size in zip(names, sizes, strict=True)]
-        parts = [self._source.blocks(name) for name in found]
-        quantized = tuple(part for part in parts if part is not None)
-        if self._keeps_blocks and len(quantized) == len(parts):
-            self._tally.block_bytes += sum(part.num_bytes for part in quantized)
-            return QuantizedMatrix(quantized)
+    def matrix(
+        self, names: Sequence[str], sizes: Sequence[int], num_inputs: int, is_turned: bool = False
+    ) -> NDArray[Any] | QuantizedMatrix:
+        """Matrices [size, num_inputs], or as many that are turned [num_inputs, size], below one another for a product:
+        [sum of sizes, num_inputs], quantized if all of them are and can stay so together."""
+        shapes = [(num_inputs, size) if is_turned else (size, num_inputs) for size in sizes]
+        found = [self._find(name, shape) for name, shape in zip(names, shapes, strict=True)]
+        parts = [self._source.blocks(name, is_turned) for name in found]
+        quantized = QuantizedMatrix(tuple(part for part in parts if part is not None))
+        if self._keeps_blocks and len(quantized.parts) == len(parts) and (num_bytes := quantized.num_bytes) is not None:
+            self._tally.block_bytes += num_bytes
+            return quantized
         self._tally.num_parameters += sum(sizes) * num_inputs
-        pairs = zip(found, parts, strict=True)
-        return np.concatenate([self._source.get(name) if part is None else part.dequantize() for name, part in pairs])
+        arrays = [
+            part.dequantize() if part is not None else self._whole(name, is_turned)
+            for name, part in zip(found, parts, strict=True)
+        ]
+        return np.concatenate(arrays)
+
+    def _whole(self, name: str, is_turned: bool) -> NDArray[Any]:
+        array = self._source.get(name)
+        return array.T if is_turned else array
 
     def stack(self, names: Iterable[str], sizes: Iterable[int], *rest: int) -> NDArray[Any]:
         """Tensors [size, *rest] below one another."""

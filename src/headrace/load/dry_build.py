@@ -67,14 +67,16 @@ class ShapesOf:
     def __init__(self, source: Any) -> None:
         self.names: Callable[[], Collection[str]] = source.names
         self.shape: Callable[[str], tuple[int, ...]] = source.shape
-        self._blocks: Callable[[str], Part | None] = source.blocks
+        self._blocks: Callable[[str, bool], Part | None] = source.blocks
 
     def get(self, name: str) -> Any:
         return Shaped(tuple(self.shape(name)))
 
-    def blocks(self, name: str) -> Part | None:
-        part = self._blocks(name)
-        return None if part is None else part._replace(dequantize=partial(self.get, name))
+    def blocks(self, name: str, is_turned: bool = False) -> Part | None:
+        if (part := self._blocks(name, is_turned)) is None:
+            return None
+        shaped: Callable[[], Any] = partial(Shaped, part.shape)
+        return part._replace(dequantize=shaped)
 
 
 class NoOps:

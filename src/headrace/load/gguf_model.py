@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from headrace.load.files import spots
 from headrace.load.gguf import GGUFFile
 from headrace.load.gguf_config import BUFFERS, gguf_config, layout_of
-from headrace.load.gguf_names import Layout, Turn
+from headrace.load.gguf_names import TRANSPOSED, Layout, Turn
 from headrace.load.gguf_tokenizer import tokenizer_from_gguf
 from headrace.load.parts import Parts
 from headrace.ops.base import Blocks
@@ -65,16 +65,19 @@ class GGUFWeights:
         view = self._views[name]
         return self._turned(view, self._file.tensor(view.source, view.expert))
 
-    def blocks(self, name: str) -> Blocks | None:
+    def blocks(self, name: str, is_turned: bool = False) -> Blocks | None:
         view = self._views[name]
         info = self._file.tensors[view.source]
-        if len(view.shape) != 2 or info.quant.block_values == 1 or not (view.turn is None or view.turn.moves_rows):
+        has_rows = view.turn is TRANSPOSED if is_turned else view.turn is None or view.turn.moves_rows
+        if len(view.shape) != 2 or info.quant.block_values == 1 or not has_rows:
             return None
+        rows, columns = view.shape[::-1] if is_turned else view.shape
         order = None
-        if view.turn is not None:
-            order = self._turned(view, np.arange(view.shape[0], dtype=np.int32)[:, None]).ravel()
+        if view.turn is not None and not is_turned:
+            order = self._turned(view, np.arange(rows, dtype=np.int32)[:, None]).ravel()
         data = self._file.raw(view.source, view.expert)
-        return Blocks(info.quant.name, data, (view.shape[0], view.shape[1]), order, partial(self.get, name))
+        whole = partial(self._file.tensor, view.source, view.expert) if is_turned else partial(self.get, name)
+        return Blocks(info.quant.name, data, (rows, columns), order, whole)
 
     def _turned(self, view: View, array: NDArray[Any]) -> NDArray[Any]:
         if view.turn is None:

@@ -53,7 +53,7 @@ class FolderWeights:
         """As stored: F32, F16, BF16."""
         return self._entry(name).dtype
 
-    def blocks(self, name: str) -> None:
+    def blocks(self, name: str, is_turned: bool = False) -> None:
         """Nothing here is quantized."""
         return None
 

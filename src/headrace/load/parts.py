@@ -37,9 +37,8 @@ class Tensors(Protocol):
 class Weights(Tensors, Protocol):
     """What a model is made of."""
 
-    def blocks(self, name: str) -> Part | None:
-        """A quantized matrix as it is stored, or one that is to be quantized; None if the tensor is neither, or is not
-        kept row by row."""
+    def blocks(self, name: str, is_turned: bool = False) -> Part | None:
+        """See `headrace.layers.weights.WeightSource`; None, too, if a matrix is not kept row by row."""
 
 
 class Parts(NamedTuple):

@@ -79,8 +79,8 @@ class QuantizedWeights:
     def get(self, name: str) -> NDArray[Any]:
         return self._matrices[name].dequantize() if name in self._matrices else self._stored.get(name)
 
-    def blocks(self, name: str) -> Part | None:
-        return self._matrices[name].codes() if name in self._matrices else None
+    def blocks(self, name: str, is_turned: bool = False) -> Part | None:
+        return self._matrices[name].codes() if name in self._matrices and not is_turned else None
 
     def sample(self, name: str) -> bytes:
         tensors = self._matrices[name].tensors if name in self._matrices else (name,)

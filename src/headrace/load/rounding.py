@@ -9,7 +9,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from headrace.layers.weights import WeightSource
-from headrace.ops.base import Floats, Part, Unrounded
+from headrace.ops.base import Part, Unrounded
 from headrace.ops.rounding import rounded_values
 from headrace.words.config import QUANTIZATIONS
 
@@ -34,16 +34,18 @@ class RoundedWeights:
     def get(self, name: str) -> NDArray[Any]:
         return self._source.get(name)
 
-    def blocks(self, name: str) -> Part | None:
+    def blocks(self, name: str, is_turned: bool = False) -> Part | None:
         shape = tuple(self.shape(name))
         if len(shape) != 2:
             return None
-        bits = VOCABULARY_BITS if shape[0] == self._vocab_size else self._bits
-        values = partial(self._source.get, name)
-        return Unrounded(bits, (shape[0], shape[1]), values, partial(self._rounded, name, bits))
+        rows, columns = shape[::-1] if is_turned else shape
+        bits = VOCABULARY_BITS if rows == self._vocab_size else self._bits
+        values = partial(self._values, name, is_turned)
+        return Unrounded(bits, (rows, columns), values, lambda: rounded_values(values(), bits))
 
-    def _rounded(self, name: str, bits: int) -> Floats:
-        return rounded_values(self._source.get(name), bits)
+    def _values(self, name: str, is_turned: bool) -> NDArray[Any]:
+        array = self._source.get(name)
+        return array.T if is_turned else array
 
 
 def round_weights(source: WeightSource, quantization: str | None, vocab_size: int) -> WeightSource:

@@ -6,12 +6,11 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
-import numpy as np
 from numpy.typing import NDArray
 
 from headrace.layers.attention import Attention
 from headrace.layers.entries import Entries
-from headrace.layers.linear import Linear, RowLinear
+from headrace.layers.linear import Linear, Matrix, RowLinear
 from headrace.layers.mlp import PlainMLP
 from headrace.layers.norm import LayerNorm
 from headrace.layers.weights import Weights
@@ -90,7 +89,7 @@ class GPT2(Decoder):
         return self.ops.add(super().embed(inputs), self.ops.embed(inputs.positions, self.positions))
 
 
-def turned(weights: Weights, name: str, num_outputs: int, num_inputs: int) -> tuple[NDArray[Any], NDArray[Any]]:
+def turned(weights: Weights, name: str, num_outputs: int, num_inputs: int) -> tuple[Matrix, NDArray[Any]]:
     """Weight [out, in] of what is stored as [in, out], and bias."""
-    stored = weights.get(f"{name}.weight", num_inputs, num_outputs)
-    return np.ascontiguousarray(stored.T), weights.get(f"{name}.bias", num_outputs)
+    matrix = weights.matrix([f"{name}.weight"], [num_outputs], num_inputs, is_turned=True)
+    return matrix, weights.get(f"{name}.bias", num_outputs)

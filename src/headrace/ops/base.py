@@ -8,11 +8,13 @@ with `ops/reference`, whose results are the specification.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from headrace.ops.forms import BLOCK_FORMS, Form
 from headrace.ops.profile import Profiler
 
 Tensor = Any
@@ -46,25 +48,9 @@ class Blocks(NamedTuple):
         return self.data.nbytes
 
     @property
-    def num_bytes(self) -> int:
-        """In the kernels' layout; as bfloat16 where the kernels do not know the format."""
-        rows, columns = self.shape
-        form = BLOCK_FORMS.get(self.format)
-        return 2 * rows * columns if form is None else packed_bytes(self.shape, *form)
-
-
-BLOCK_FORMS = {
-    "Q4_0": (4, 32, True, False),
-    "Q4_1": (4, 32, True, True),
-    "Q5_0": (8, 32, False, True),
-    "Q5_1": (8, 32, True, True),
-    "Q8_0": (8, 32, False, True),
-    "Q4_K": (4, 32, True, False),
-    "Q5_K": (8, 32, True, False),
-    "Q6_K": (8, 16, False, False),
-}
-"""What the kernels make of a format of GGML: bits and length of a group, whether it has a minimum, and whether float16
-holds both."""
+    def form(self) -> Form | None:
+        """None where the kernels do not know the format."""
+        return BLOCK_FORMS.get(self.format)
 
 
 class Integers(NamedTuple):
@@ -107,10 +93,9 @@ class Codes(NamedTuple):
         return self.integers.data.nbytes
 
     @property
-    def num_bytes(self) -> int:
-        """In the kernels' layout."""
+    def form(self) -> Form:
         length = 32 if self.group % 32 == 0 or self.group >= self.shape[1] else 16
-        return packed_bytes(self.shape, self.integers.bits, length, self.has_minimum, self.is_half)
+        return Form(self.integers.bits, length, self.has_minimum, self.is_half)
 
 
 class Unrounded(NamedTuple):
@@ -124,19 +109,11 @@ class Unrounded(NamedTuple):
     """→ [rows, columns], what the integers mean"""
 
     @property
-    def num_bytes(self) -> int:
-        """In the kernels' layout."""
-        return packed_bytes(self.shape, self.bits, 32, self.bits == 4, True)
+    def form(self) -> Form:
+        return Form(self.bits, 32, self.bits == 4, True)
 
 
 Part = Blocks | Codes | Unrounded
-
-
-def packed_bytes(shape: tuple[int, int], bits: int, group: int, has_minimum: bool, is_half: bool) -> int:
-    """What the kernels' layout takes: 32 columns and rows at a time."""
-    rows, columns = (-(-size // 32) * 32 for size in shape)
-    per_group = (2 if has_minimum else 1) * (2 if is_half else 4)
-    return rows * columns * bits // 8 + rows * (columns // group) * per_group
 
 
 class QuantizedMatrix(NamedTuple):
@@ -147,6 +124,19 @@ class QuantizedMatrix(NamedTuple):
     @property
     def shape(self) -> tuple[int, int]:
         return sum(part.shape[0] for part in self.parts), self.parts[0].shape[1]
+
+    @property
+    def form(self) -> Form | None:
+        """What kernels keep it as; None where they do not know a part, or not together: parts are of one kind, and
+        those that are to be rounded get as many bits."""
+        kinds = {(type(part), part.bits if isinstance(part, Unrounded) else None) for part in self.parts}
+        forms = [form for part in self.parts if (form := part.form) is not None]
+        return reduce(Form.beside, forms) if len(kinds) == 1 and len(forms) == len(self.parts) else None
+
+    @property
+    def num_bytes(self) -> int | None:
+        """In the kernels' layout, None where they do not keep it."""
+        return None if self.form is None else self.form.num_bytes(self.shape)
 
     def dequantize(self) -> Floats:
         return np.concatenate([part.dequantize() for part in self.parts])
