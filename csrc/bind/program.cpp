@@ -10,6 +10,7 @@
 #include <array>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 #include <utility>
@@ -66,11 +67,12 @@ class Program {
     require_owned(machine_, weight);
     require(x.cols == weight.k && y.cols == weight.n && (room(x).type == weight.type || room(x).type == Type::f32) &&
                 (room(y).type == weight.type || room(y).type == Type::f32), "linear: shapes do not fit");
-    const float* added = bias.is_none() ? nullptr : nb::cast<Floats>(bias).data();
-    record("linear", by(weight.n, weight.k), per_row(weight.bytes(), bytes(x) + bytes(y), 2 * weight.n * weight.k),
-           {x}, y, [this, x, &weight, added, y](const Step& s, Team& t) {
-      machine_.kernels.linear({view(x, s), &weight, added, view(y, s)}, t);
+    last_ = {x, &weight, bias.is_none() ? nullptr : nb::cast<Floats>(bias).data(), y};
+    record("linear", by(weight.n, weight.k), per_row(weight.bytes(), bytes(x) + bytes(y), 2 * weight.n * weight.k), {x}, y,
+           [this, product = last_](const Step& s, Team& t) {
+      machine_.kernels.linear({view(product.x, s), product.weight, product.bias, view(product.y, s)}, t);
     });
+    last_.number = recording_->size();
   }
 
   void rms_norm(Place x, const Floats& weight, float eps, float offset, Place y) {
@@ -134,6 +136,7 @@ class Program {
 
   void add(Place x, Place y, Place out) {
     require(x.cols == y.cols && x.cols == out.cols && room(x).type == room(out).type && is_narrower(y, x), "add: shapes do not fit");
+    if (room(x).type == Type::f32 && last_.number == recording_->size() && is_same(last_.y, y)) return add_to_last(x, out);
     record("add", std::to_string(x.cols), per_row(0, bytes(x) + bytes(y) + bytes(out), x.cols),
            {x, y}, out, [this, x, y, out](const Step& s, Team& t) { machine_.kernels.add({view(x, s), view(y, s), view(out, s)}, t); });
   }
@@ -185,6 +188,7 @@ class Program {
     require(!in_head() && max_rows > 0, "a program has one head");
     max_rows_ = max_rows;
     recording_ = &head_;
+    last_ = {};
     if (num_attended_ > 0) {
       rest_ = body_.split(num_attended_);
       turn_ = body_.split(num_attended_ - 1);
@@ -267,6 +271,14 @@ class Program {
   i64 num_ops() const { return body_.size() + turn_.size() + rest_.size() + head_.size(); }
 
  private:
+  // A recorded linear layer, of which `number` says how many ops there were with it.
+  struct Product {
+    Place x{};
+    const PackedWeight* weight = nullptr;
+    const float* bias = nullptr;
+    Place y{};
+    i64 number = -1;
+  };
   struct Attention {
     Attend shape;
     Place q, k, v, out;
@@ -275,9 +287,24 @@ class Program {
   template <class Body>
   void record(const char* kind, std::string shape, std::function<Cost(const Step&)> cost, std::vector<Place> reads, Place writes,
               Body body) {
+    for (const Place& place : reads) require(!dropped_.count(place.buffer), "what is added to a product at once is read alone, too");
+    dropped_.erase(writes.buffer);
     recording_->add(kind, std::move(shape), std::move(cost), std::move(reads), writes, std::move(body));
   }
 
+  // A product that is only to be added to x: in one op.
+  void add_to_last(Place x, Place out) {
+    const Product product = last_;
+    const PackedWeight& w = *product.weight;
+    recording_->drop_last();
+    record("linear", by(w.n, w.k) + " + x", per_row(w.bytes(), bytes(product.x) + bytes(x) + bytes(out), 2 * w.n * w.k + w.n),
+           {product.x, x}, out, [this, product, x, out](const Step& s, Team& t) {
+      machine_.kernels.linear({view(product.x, s), product.weight, product.bias, view(out, s), view(x, s)}, t);
+    });
+    dropped_.insert(product.y.buffer);
+  }
+
+  static bool is_same(Place a, Place b) { return a.buffer == b.buffer && a.offset == b.offset && a.cols == b.cols; }
   bool in_head() const { return recording_ == &head_; }
   i64 bytes(Place p) const { return p.cols * item_bytes(room(p).type); }
 
@@ -391,6 +418,8 @@ class Program {
   std::map<std::tuple<i64, i64, i64, i64>, std::unique_ptr<ExpertRoom>> expert_rooms_;  // by (experts, pairs, hidden, inner): one at a time is in use
   Recording body_, turn_, rest_, head_;  // turn_: the body's last attention; rest_: what is behind it
   Recording* recording_ = &body_;
+  Product last_;
+  std::set<int> dropped_;  // buffers whose writer is gone
   i64 num_attended_ = 0;       // ops of the body up to its last attention
   std::vector<int> kept_;      // buffers that rest_ reads
   std::vector<i32> own_rows_;  // 0, 1, 2, …

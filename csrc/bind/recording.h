@@ -38,6 +38,8 @@ class Recording {
     }
   }
 
+  void drop_last() { ops_.pop_back(); }
+
   // Takes away the ops from `first` on.
   Recording split(i64 first) {
     Recording rest;

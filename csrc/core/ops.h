@@ -50,12 +50,13 @@ struct PackedWeight {
   i64 bytes() const { return data.bytes() + scales.bytes(); }
 };
 
-// y = x wᵀ + bias, [rows, k] → [rows, n]; y may be f32 where x is bf16.
+// y = x wᵀ + bias + added, [rows, k] → [rows, n]; y may be f32 where x is bf16.
 struct Linear {
   View x;
   const PackedWeight* weight;
   const float* bias;  // [n] or null
   View y;
+  View added{};  // f32 [rows, n], or nothing
 };
 
 // Looks up rows of a packed table.

@@ -68,8 +68,10 @@ template <class T>
 struct Columns {
   T* y;  // the first row's
   i64 stride, count;
-  const float* bias;  // or null
-  float* sums;        // [rows][32]
+  const float* bias;   // or null
+  const float* added;  // the first row's, or null
+  i64 added_stride;
+  float* sums;  // [rows][32]
   bool is_first, is_last;
 
   HEADRACE_INLINE void put(i64 r, int c, F16 x) const {
@@ -79,6 +81,7 @@ struct Columns {
     const i64 left = count - c * 16, n = left < 16 ? left : 16;
     if (n <= 0) return;
     if (bias) x = add(x, load_up_to(bias + c * 16, n));
+    if (added) x = add(load_up_to(added + r * added_stride + c * 16, n), x);
     store_up_to(y + r * stride + c * 16, x, n);
   }
 };
@@ -119,7 +122,8 @@ void columns_times_rows(const Linear& op, i64 column_block, const Rows<Dot>& x, 
   const PackedWeight& w = *op.weight;
   const i64 column = column_block * kColumns, num_tiles = w.k_padded / kTileK;
   alignas(64) float sums[kRowsPerBlock * kColumns];
-  Columns<T> to{op.y.row<T>(x.first) + column, op.y.stride, w.n - column, op.bias ? op.bias + column : nullptr, sums, true, false};
+  Columns<T> to{op.y.row<T>(x.first) + column, op.y.stride, w.n - column, op.bias ? op.bias + column : nullptr,
+                op.added.data ? op.added.row<float>(x.first) + column : nullptr, op.added.stride, sums, true, false};
   for (i64 first = 0; first < num_tiles; first += kSegment) {
     const Segment segment{column_block, first, num_tiles - first < kSegment ? num_tiles - first : kSegment};
     to.is_first = first == 0;
@@ -232,8 +236,11 @@ inline void linear_f32(const Linear& op, Team& team) {
     four_columns_f32(a, w.k_padded, num_rows, w.data.as<float>() + c * 4 * w.k_padded, w.k_padded, sums);
     const i64 count = w.n - c * 4 < 4 ? w.n - c * 4 : 4;
     for (i64 r = 0; r < num_rows; r++)
-      for (i64 n = 0; n < count; n++)
-        op.y.row<float>(first_row + r)[c * 4 + n] = sums[r * 4 + n] + (op.bias ? op.bias[c * 4 + n] : 0.0f);
+      for (i64 n = 0; n < count; n++) {
+        const float sum = sums[r * 4 + n] + (op.bias ? op.bias[c * 4 + n] : 0.0f);
+        const float* added = op.added.data ? op.added.row<float>(first_row + r) + c * 4 + n : nullptr;
+        op.y.row<float>(first_row + r)[c * 4 + n] = added ? *added + sum : sum;
+      }
   });
 }
 

@@ -42,7 +42,7 @@ inline float exp_of(float x) {
   return lanes[0];
 }
 
-// 2^x in place for x of at most 64, from −126 on downwards 2^−126; NaN stays NaN. Relative error below 2^−22, and 2^0 is 1.
+// 2^x in place for x of at most 126, from −126 on downwards 2^−126; NaN stays NaN. Relative error below 2^−22, and 2^0 is 1.
 // Adding 1.5 · 2^23 rounds to a whole number, which then stands in the lowest bits.
 template <int N>
 HEADRACE_INLINE void exp2_each(F16 (&x)[N]) {
@@ -69,6 +69,13 @@ inline float exp2_of(float x) {
   float lanes[16];
   store(lanes, one[0]);
   return lanes[0];
+}
+
+// e^x as 2^(x · log2 e), quicker than exp; relative error below 2^−22 · (1 + |x|).
+HEADRACE_INLINE F16 quick_exp(F16 x) {
+  F16 one[1] = {min(set(126.0f), mul(x, set(1.44269504088896341f)))};
+  exp2_each(one);
+  return one[0];
 }
 
 // Natural logarithm of positive, normal, finite numbers.
@@ -98,7 +105,7 @@ inline F16 absolute(F16 x) { return as_floats(bit_and(as_words(x), words(0x7ffff
 
 // 1 − 2 / (e^2x + 1); near 0, where that cancels, the odd Taylor series up to x^7.
 inline F16 tanh(F16 x) {
-  const F16 far = sub(set(1.0f), div(set(2.0f), add(exp(add(x, x)), set(1.0f))));
+  const F16 far = sub(set(1.0f), div(set(2.0f), add(quick_exp(add(x, x)), set(1.0f))));
   const F16 square = mul(x, x);
   F16 tail = fma(square, set(-17.0f / 315.0f), set(2.0f / 15.0f));
   tail = fma(tail, square, set(-1.0f / 3.0f));
@@ -114,11 +121,11 @@ inline F16 erf(F16 x) {
   p = fma(p, t, set(1.421413741f));
   p = fma(p, t, set(-0.284496736f));
   p = fma(p, t, set(0.254829592f));
-  const F16 y = sub(set(1.0f), mul(mul(p, t), exp(negate(mul(a, a)))));
+  const F16 y = sub(set(1.0f), mul(mul(p, t), quick_exp(negate(mul(a, a)))));
   return if_greater(set(0.0f), x, negate(y), y);
 }
 
-HEADRACE_INLINE F16 silu(F16 x) { return div(x, add(set(1.0f), exp(negate(x)))); }
+HEADRACE_INLINE F16 silu(F16 x) { return div(x, add(set(1.0f), quick_exp(negate(x)))); }
 inline F16 gelu(F16 x) {
   return mul(mul(x, set(0.5f)), add(set(1.0f), erf(mul(x, set(0.70710678118654752f)))));
 }

@@ -45,7 +45,7 @@ def test_buffers_are_shared_between_layers():
     model = oracle.make()
     driver = NativeDriver(oracle.config(), oracle.arrays(model), ops_of(ISAS[-1], 1, "float32"), is_lowered=True)
     program = driver.model._program
-    assert program.num_ops == 3 + 12 * 3 + 2
+    assert program.num_ops == 3 + 10 * 3 + 2
     assert program.num_buffers <= 12
 
 
