@@ -66,9 +66,27 @@ def test_a_branch_is_a_conversation_of_its_own(desktop):
     desktop.wait_for_function("() => document.querySelectorAll('.message').length === 2")
 
 
-def test_the_system_prompt_and_sampling_reach_the_model_and_empty_fields_do_not(page, site):
+def bodies_of(page):
     bodies = []
     page.on("request", lambda r: bodies.append(r.post_data) if r.url.endswith("/chat/completions") else None)
+    return bodies
+
+
+def test_where_nobody_says_otherwise_an_answer_is_calm(desktop, site):
+    bodies = bodies_of(desktop)
+    say(desktop, "hello")
+    assert json.loads(bodies[-1])["temperature"] == 0.2
+    site.service.llm.engine.sampling_defaults["temperature"] = 0.6
+    try:
+        desktop.reload()
+        say(desktop, "hello")
+        assert json.loads(bodies[-1])["temperature"] == 0.6
+    finally:
+        del site.service.llm.engine.sampling_defaults["temperature"]
+
+
+def test_the_system_prompt_and_sampling_reach_the_model_and_empty_fields_do_not(page, site):
+    bodies = bodies_of(page)
     press(page, "System prompt and sampling")
     page.get_by_label("System prompt").last.fill("Be brief.")
     page.get_by_label("Temperature").fill("0.5")

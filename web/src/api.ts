@@ -96,9 +96,18 @@ export async function* events(response: Response): AsyncGenerator<any> {
 export interface Model {
   id: string;
   max_model_len: number;
+  default_sampling_params?: { temperature?: number };
 }
 
 export const models = signal<Model[]>([]);
+
+/** What an answer gets where neither the conversation nor the checkpoint says otherwise: at 1 small models ramble. */
+const CALM = 0.2;
+
+export function defaultTemperature(model: string | undefined): number {
+  const found = models.value.find(({ id }) => id === model) ?? models.value[0];
+  return found?.default_sampling_params?.temperature ?? CALM;
+}
 
 export async function loadModels(signal?: AbortSignal): Promise<void> {
   models.value = (await getJson<{ data: Model[] }>("/v1/models", signal)).data;

@@ -1,6 +1,6 @@
 /** The answer that is being written: one at a time in each conversation, its text drawn once in a frame. */
 import { signal } from "@preact/signals";
-import { ApiError, events, models, postJson } from "../api";
+import { ApiError, defaultTemperature, events, models, postJson } from "../api";
 import { find, save } from "../store";
 import { newId, pathOf, withTurn, type Conversation, type End, type Stats, type Turn } from "../tree";
 
@@ -72,6 +72,7 @@ function requestOf(conversation: Conversation, parent: string, model: string | u
     messages: [...head, ...said],
     stream: true,
     stream_options: { include_usage: true },
+    temperature: defaultTemperature(model),
     ...conversation.sampling,
   };
 }

@@ -1,8 +1,10 @@
 import { useState } from "preact/hooks";
+import { defaultTemperature } from "../api";
 import { setDefaults } from "../store";
 import type { Conversation, Sampling } from "../tree";
 import { Dialog } from "../ui/dialog";
 import { say } from "../ui/toast";
+import { chosenModel } from "./answer";
 
 type NumberName = Exclude<keyof Sampling, "stop">;
 
@@ -25,7 +27,7 @@ interface Props {
   onClose: () => void;
 }
 
-/** The system prompt and the sampling of a conversation. Empty fields leave the choice to the server. */
+/** The system prompt and the sampling of a conversation. Empty fields leave the choice to the server, but for the temperature. */
 export function Panel({ isOpen, ...rest }: Props) {
   return (
     <Dialog title="Settings of this conversation" class="wide" isOpen={isOpen} onClose={rest.onClose}>
@@ -61,7 +63,7 @@ function Form({ conversation, onKeep, onClose }: Omit<Props, "isOpen">) {
             <input
               type="number"
               inputMode="decimal"
-              placeholder="default"
+              placeholder={name === "temperature" ? `${defaultTemperature(chosenModel.value ?? undefined)}` : "default"}
               {...bounds}
               value={sampling[name] ?? ""}
               onInput={(e) => set(name, e.currentTarget.value === "" ? undefined : Number(e.currentTarget.value))}
