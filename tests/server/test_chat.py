@@ -102,6 +102,22 @@ def test_max_tokens_is_the_room_left_unless_told_otherwise():
     assert usage["total_tokens"] == 512 and answer["choices"][0]["finish_reason"] == "length"
 
 
+@pytest.mark.parametrize(
+    ("fields", "name"),
+    [
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs"),
+        ({"max_completion_tokens": 0}, "max_completion_tokens"),
+        ({"max_tokens": 0}, "max_tokens"),
+    ],
+)
+def test_an_error_names_the_field_that_was_sent(fields, name):
+    async def work(c):
+        return await c.post(PATH, {"messages": HELLO, **fields})
+
+    error = within(work).json()["error"]
+    assert error["param"] == name and error["message"].startswith(f"{name}: ")
+
+
 def test_max_completion_tokens_is_an_alias():
     answer = within(lambda c: c.chat(max_completion_tokens=3, max_tokens=9))
     assert answer["usage"]["completion_tokens"] == 3

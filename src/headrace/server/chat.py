@@ -58,7 +58,7 @@ async def _check(service: Service, request: Request, body: ChatRequest) -> ChatJ
     adds = body.add_generation_prompt if body.add_generation_prompt is not None else not continues
     chat = await service.render(body.messages, adds, continues, body.chat_template_kwargs)
     checked = await check_all(
-        service.llm, [chat.prompt], params, body.priority, "messages", body.truncate_prompt_tokens
+        service.llm, [chat.prompt], params, body.priority, "messages", body.truncate_prompt_tokens, _names(body)
     )
     return ChatJob(
         body=body,
@@ -69,6 +69,12 @@ async def _check(service: Service, request: Request, body: ChatRequest) -> ChatJ
         warnings=warnings_of(body, asked, checked),
         num_top=num_top,
     )
+
+
+def _names(body: ChatRequest) -> dict[str, str]:
+    """The protocol's words for the engine's parameters, as far as they differ."""
+    names = {"logprobs": "top_logprobs"}
+    return names if body.max_completion_tokens is None else {**names, "max_tokens": "max_completion_tokens"}
 
 
 def _num_top(body: ChatRequest) -> int | None:
