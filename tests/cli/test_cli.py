@@ -182,6 +182,7 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli, arguments, line):
         (["--temperature", "-1"], "temperature: must be from 0 to 100, got -1.0"),
         (["--max-tokens", "0"], "max_tokens: must be at least 1, got 0; 0 is for scoring"),
         (["--tensor-parallel-size", "2"], "tensor_parallel_size: 2 is not supported"),
+        (["--logprobs", "2"], "logprobs: are not shown without --json"),
     ],
 )
 def test_a_bad_value_is_one_line_and_exit_code_1(cli, arguments, line):

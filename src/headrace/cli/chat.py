@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from headrace.cli import report
-from headrace.cli.generate import completed, print_stream, sampling_params
+from headrace.cli.generate import check_seen, completed, print_stream, sampling_params
 from headrace.cli.model import LogLevelOption, ModelOption, SystemOption, open_model, set_log_level
 from headrace.cli.options import Options, engine_options, sampling_options, takes
 from headrace.cli.remote import KeyOption, Server, UrlOption, fields_of
@@ -47,6 +47,7 @@ def chat(
     Where neither you nor the checkpoint says otherwise an answer has 1,024 tokens at most, and the temperature is 0.2.
     With --url a running server answers; then MODEL is its name of the model.
     """
+    check_seen(sampling)
     if url is not None:
         set_log_level(log_level)
         asked = name or (None if model == DEFAULT_MODEL else model)

@@ -26,6 +26,7 @@ from headrace.engine.inputs import Prompt
 from headrace.engine.timeline import render
 from headrace.llm import LLM
 from headrace.words.config import DEFAULT_MODEL
+from headrace.words.errors import ConfigError
 from headrace.words.outputs import RequestOutput
 from headrace.words.params import SamplingParams
 
@@ -56,6 +57,8 @@ def generate(
     Where neither you nor the checkpoint says otherwise it has 256 tokens at most, and the temperature is 0.2. With
     --url a running server answers; then --model is its name of the model.
     """
+    if not as_json:
+        check_seen(sampling)
     if url is not None:
         set_log_level(log_level)
         server = Server(url, api_key, None if model == DEFAULT_MODEL else model)
@@ -73,6 +76,12 @@ def generate(
         seconds = watch.read()
     tell_answers(model, texts, outputs, seconds, as_json)
     return tell_the_rest(outputs, seconds, explain)
+
+
+def check_seen(sampling: Options) -> None:
+    """What text has no place for is refused, not dropped."""
+    if "logprobs" in sampling:
+        raise ConfigError("logprobs", "are not shown without --json of `headrace generate`; leave it out")
 
 
 def ask_server(
