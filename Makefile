@@ -94,11 +94,11 @@ $(BIN)/python:
 	@python3 -m venv $(VENV)
 
 $(VENV)/.runs: pyproject.toml | $(BIN)/python
-	@echo "Installing into $(VENV); this takes a minute or two."
+	@echo "Installing into $(VENV) and compiling the kernels; this takes one to four minutes, without a word."
 	@$(INSTALL) -e .
 	@touch $@
 
 $(VENV)/.develops: pyproject.toml | $(BIN)/python
-	@echo "Installing into $(VENV) with the development tools; this takes a minute or two."
+	@echo "Installing into $(VENV) with the development tools and compiling the kernels; this takes one to four minutes."
 	@$(INSTALL) "$(TORCH)" -e ".[torch,dev]"
 	@touch $@ $(VENV)/.runs

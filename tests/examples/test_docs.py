@@ -8,11 +8,13 @@ import pytest
 import typer
 
 from headrace.cli.app import COMMANDS, make_app
+from headrace.words import envs
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 COMMAND_LINE = re.compile(r"(?:^|`)headrace ([^`\n&|]*(?:\\\n[^`\n&|]*)*)", re.MULTILINE)
 OPTION = re.compile(r"`(--[a-z][a-z0-9-]+)")
+OF_TESTS = {"HEADRACE_SHARED_DATA", "HEADRACE_NATIVE_BUILD"}
 BENCHES = ("serve", "latency", "throughput", "startup")
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)[^)]*\)")
 
@@ -34,6 +36,12 @@ def test_every_make_target_that_a_page_names_exists():
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     text = "".join(page.read_text() for page in PAGES)
     assert set(re.findall(r"(?:`|^)make ([a-z-]+)", text, re.MULTILINE)) <= targets
+
+
+def test_every_environment_variable_is_explained_and_none_that_is_not_read():
+    text = "".join(page.read_text() for page in PAGES)
+    named = set(re.findall(r"\b(?:HEADRACE|HF)_[A-Z_]+", text))
+    assert named - OF_TESTS == {variable.name for variable in envs.VARIABLES}
 
 
 def options_of(words: list[str]) -> set[str]:
