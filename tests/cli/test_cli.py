@@ -62,6 +62,14 @@ def test_one_answer_is_text_on_stdout_and_speed_on_stderr(cli):
     assert "prompt tokens, 8 output tokens" in err and "tok/s" in err and "time to first token" in err
 
 
+def test_one_of_a_thing_is_said_so(cli):
+    assert "8 output tokens" in cli("generate", "hello")[2]
+    assert "1 output token, " in cli("generate", "hello", "--max-tokens", "1")[2]
+    sizes = ("--num-rounds", "1", "--num-warmups", "0", "--input-len", "5", "--output-len", "3")
+    out = cli("bench", "latency", *sizes, opener=Opener(max_num_seqs=1))[1]
+    assert " 1 thread, up to 1 sequence\n1 request in" in out
+
+
 def test_a_prompt_is_a_users_message_unless_it_is_raw(cli):
     rendered, raw = Opener(), Opener()
     cli("generate", "hello", "--system", "be brief", opener=rendered)

@@ -11,6 +11,7 @@ from headrace.cli.bar import Bar
 from headrace.cli.bench_table import finish, head, table, times
 from headrace.cli.model import LogLevelOption, ModelOption, open_model
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
+from headrace.cli.report import plural
 from headrace.words.config import DEFAULT_MODEL, engine_config
 
 InputOption = Annotated[int, typer.Option(help="Tokens of a prompt.", min=1)]
@@ -97,13 +98,14 @@ def startup(
     engine_config(**keywords)
     with Bar(num_rounds, "processes") as bar:
         result = startup(keywords, num_rounds, bar.tell)
-    return finish(result, "\n".join([f"{num_rounds} starts", head(), *times(result, PHASES)]), as_json, save_result)
+    text = "\n".join([plural(num_rounds, "start"), head(), *times(result, PHASES)])
+    return finish(result, text, as_json, save_result)
 
 
 def engine_table(result: dict[str, Any]) -> str:
-    threads = "1 thread" if result["num_threads"] == 1 else f"{result['num_threads']} threads"
+    threads, sequences = plural(result["num_threads"], "thread"), plural(result["max_num_seqs"], "sequence")
     ran = f"{result['backend']}, {result['dtype']}, cache {result['kv_cache_dtype']}, {threads}"
-    return f"{ran}, up to {result['max_num_seqs']} sequences\n{table(result)}"
+    return f"{ran}, up to {sequences}\n{table(result)}"
 
 
 def profile_lines(result: dict[str, Any]) -> list[str]:

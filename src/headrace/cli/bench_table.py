@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from headrace.cli.report import plural
+
 ROWS = {
     "ttft_ms": "first token (TTFT)",
     "tpot_ms": "per token after it (TPOT)",
@@ -24,7 +26,7 @@ def table(result: dict[str, Any], has_goals: bool = False) -> str:
     """A summary of requests, and how many met the goals where there are any."""
     good = f", {result['request_goodput']:.2f} good ones" if has_goals else ""
     lines = [
-        f"{result['completed']} requests in {result['duration_s']:.2f} s, {result['failed']} failed",
+        f"{plural(result['completed'], 'request')} in {result['duration_s']:.2f} s, {result['failed']} failed",
         f"{result['output_throughput']:.1f} output tokens/s, {result['total_token_throughput']:.1f} tokens/s in all, "
         f"{result['request_throughput']:.2f} requests/s{good}",
         head(),

@@ -18,6 +18,7 @@ import typer
 
 from headrace import __version__
 from headrace.cli.models import size
+from headrace.cli.report import plural
 from headrace.words import envs
 from headrace.words.config import DEFAULT_MODEL, GIB, Hardware
 from headrace.words.errors import ModelError
@@ -142,7 +143,7 @@ def threads(place: Place) -> Iterator[Finding]:
     else:
         yield Finding("ok", "threads", f"{used}, one for each allowed core")
     if place.load > BUSY_SHARE * allowed:
-        cores = "1 core" if allowed == 1 else f"{allowed} cores"
+        cores = plural(allowed, "core")
         why = "others compute too, and steps wait for them"
         yield Finding("slow", "load", f"a load average of {place.load:.1f} on {cores}: {why}")
 

@@ -13,6 +13,7 @@ import typer
 
 from headrace.cli.model import set_log_level
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
+from headrace.cli.report import plural
 from headrace.engine.progress import terminal_progress
 from headrace.words.config import DEFAULT_MODEL, engine_config
 from headrace.words.errors import ModelError
@@ -162,8 +163,8 @@ def lines_of(facts: dict[str, Any]) -> list[str]:
 
 def plan_lines(plan: MemoryPlan) -> list[str]:
     lines = [
-        f"  runs        {plan.backend}, {plan.dtype}, {plan.num_threads} threads, up to {plan.max_num_seqs} sequences "
-        f"of {plan.max_model_len:,} tokens",
+        f"  runs        {plan.backend}, {plan.dtype}, {plural(plan.num_threads, 'thread')}, "
+        f"up to {plural(plan.max_num_seqs, 'sequence')} of {plan.max_model_len:,} tokens",
         f"  memory      weights {size(plan.weight_bytes)} + a step {size(plan.step_bytes)} + cache "
         f"{size(plan.cache_bytes)} ({plan.cache_tokens:,} tokens in {plan.kv_cache_dtype}) = "
         f"{size(plan.total_bytes)} of {size(plan.available_bytes)} available",

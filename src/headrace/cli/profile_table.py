@@ -9,6 +9,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
+from headrace.cli.report import plural
+
 COLUMNS = ("op", "shape", "calls", "ms", "share", "GB/s", "GFLOP/s", "of the limit")
 WIDTH = 100
 
@@ -19,8 +21,8 @@ def profile_table(profile: Mapping[str, Any]) -> str:
     out = io.StringIO()
     console = Console(file=out, width=WIDTH, highlight=False)
     console.print(
-        f"{profile['num_steps']} steps of {profile['step_ms']:.2f} ms: ops {profile['ops_share']:.1%}, between them "
-        f"{profile['native_share'] - profile['ops_share']:.1%}, Python {profile['python_share']:.1%}"
+        f"{plural(profile['num_steps'], 'step')} of {profile['step_ms']:.2f} ms: ops {profile['ops_share']:.1%}, "
+        f"between them {profile['native_share'] - profile['ops_share']:.1%}, Python {profile['python_share']:.1%}"
     )
     read, computed = limits["read_gb_per_s"], limits["gflop_per_s"]
     console.print(f"the machine reads {read:.1f} GB/s and computes {computed:.0f} GFLOP/s")

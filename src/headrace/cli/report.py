@@ -10,6 +10,11 @@ from typing import Any
 from headrace.words.outputs import GOOD_ENDS, CompletionOutput, Logprob, RequestOutput
 
 
+def plural(number: int, noun: str) -> str:
+    """`1 thread`, `2 threads`."""
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
+
+
 class Stopwatch:
     """Seconds since it was made."""
 
@@ -35,7 +40,8 @@ class Speed:
         cached = f" ({self.num_cached_tokens} cached)" if self.num_cached_tokens else ""
         first = self.time_to_first_token_s
         return (
-            f"{self.num_prompt_tokens} prompt tokens{cached}, {self.num_output_tokens} output tokens, "
+            f"{plural(self.num_prompt_tokens, 'prompt token')}{cached}, "
+            f"{plural(self.num_output_tokens, 'output token')}, "
             f"{self.tokens_per_s:.1f} tok/s"
             + (f", time to first token {first:.3f} s" if first is not None else "")
         )

@@ -13,6 +13,7 @@ import typer
 from headrace.cli.bar import Bar
 from headrace.cli.model import LogLevelOption, ModelOption, set_log_level
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
+from headrace.cli.report import plural
 from headrace.cli.serve import shown_name
 from headrace.words.config import DEFAULT_MODEL, EngineConfig, engine_config
 
@@ -55,7 +56,7 @@ def run(asked: EngineConfig, source: Path, output: Path, at_once: int) -> int:
         service.close()
         llm.shutdown()
     earlier = f", {counts.skipped} done earlier" if counts.skipped else ""
-    print(f"headrace: {counts.done} requests done, {counts.failed} of them failed{earlier}", file=sys.stderr)
+    print(f"headrace: {plural(counts.done, 'request')} done, {counts.failed} of them failed{earlier}", file=sys.stderr)
     return 1 if counts.failed else 0
 
 
