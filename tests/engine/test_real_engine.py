@@ -148,7 +148,7 @@ def test_the_generation_config_can_be_turned_off(folder):
 def test_the_scheduler_has_the_blocks_that_the_worker_measured(folder):
     with LLM(folder, num_threads=1, kv_cache_memory_bytes=200_000) as model:
         parts = model.llm_engine.engine
-        per_block = 16 * 2 * tiny.LAYERS * tiny.KV_HEADS * (tiny.HIDDEN // tiny.HEADS) * 4
+        per_block = 16 * 2 * tiny.LAYERS * tiny.KV_HEADS * 32 * 4  # a head takes whole 32 dimensions
         assert parts.layout.num_blocks == 200_000 // per_block
         assert parts.core.scheduler.cache.pool.num_blocks == parts.layout.num_blocks
         assert parts.core.scheduler.stats().num_blocks == parts.layout.num_blocks - 1
