@@ -191,6 +191,8 @@ def test_wrong_usage_is_one_line_and_exit_code_2(cli, arguments, line):
         (["--max-tokens", "0"], "max_tokens: must be at least 1, got 0; 0 is for scoring"),
         (["--tensor-parallel-size", "2"], "tensor_parallel_size: 2 is not supported"),
         (["--logprobs", "2"], "logprobs: are not shown without --json"),
+        (["--tensor-parallel-size", "²"], "tensor_parallel_size: '²' is not supported"),
+        (["--tensor-parallel-size=--5"], "tensor_parallel_size: '--5' is not supported"),
     ],
 )
 def test_a_bad_value_is_one_line_and_exit_code_1(cli, arguments, line):

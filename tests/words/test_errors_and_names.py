@@ -1,6 +1,7 @@
 """Errors survive pickling and keep their status; the public names are those that are promised."""
 
 import ast
+import logging
 import pickle
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 import headrace
 from headrace.words import envs, errors
 from headrace.words.errors import ConfigError, HeadraceError, ModelError, PromptTooLongError, RequestError, nearest
+from headrace.words.log import get_logger
 
 
 def test_the_tree_of_errors_has_one_root_and_each_its_status():
@@ -52,6 +54,38 @@ def test_a_variable_outside_the_table_is_an_error(monkeypatch):
     assert envs.get("HEADRACE_LOG_LEVEL") == "debug" and envs.get("HEADRACE_CHECK_INVARIANTS") is not None
     with pytest.raises(KeyError):
         envs.get("HEADRACE_UNHEARD_OF")
+
+
+def test_an_empty_variable_is_as_good_as_none(monkeypatch):
+    for name in ("HEADRACE_LOG_LEVEL", "HEADRACE_NUM_THREADS"):
+        monkeypatch.setenv(name, "")
+    assert (envs.log_level(), envs.whole_number("HEADRACE_NUM_THREADS", 1)) == ("warning", None)
+
+
+@pytest.mark.parametrize("text", ["two", "-1", "1.0", " 1", "²", "٣", "0x1", "9" * 5_000])
+def test_what_is_no_whole_number_is_refused_by_the_variables_name(monkeypatch, text):
+    monkeypatch.setenv("HEADRACE_CHECK_INVARIANTS", text)
+    with pytest.raises(ConfigError, match="^HEADRACE_CHECK_INVARIANTS: must be a whole number, got ") as error:
+        envs.whole_number("HEADRACE_CHECK_INVARIANTS", 0)
+    assert len(str(error.value)) < 200
+
+
+def test_a_number_may_be_the_least_that_is_allowed_and_no_less(monkeypatch):
+    monkeypatch.setenv("HEADRACE_NUM_THREADS", "0")
+    assert envs.whole_number("HEADRACE_NUM_THREADS", 0) == 0
+    with pytest.raises(ConfigError, match="must be a positive whole number, got '0'"):
+        envs.whole_number("HEADRACE_NUM_THREADS", 1)
+
+
+def test_an_unknown_log_level_stops_no_import_and_is_told(monkeypatch, caplog):
+    monkeypatch.setenv("HEADRACE_LOG_LEVEL", "loud")
+    root = logging.getLogger("headrace")
+    monkeypatch.setattr(root, "level", logging.NOTSET)
+    get_logger("headrace.somewhere")
+    assert root.level == logging.WARNING
+    assert "HEADRACE_LOG_LEVEL: must be one of debug, info, warning, error, got 'loud'; warning is used" in caplog.text
+    with pytest.raises(ConfigError, match="HEADRACE_LOG_LEVEL: must be one of"):
+        envs.log_level()
 
 
 def test_the_public_names_are_there_and_no_others():

@@ -39,7 +39,7 @@ def open_model(context: typer.Context, model: str, engine: Mapping[str, Any], lo
 def set_log_level(asked: str | None) -> None:
     """The level that was asked for, else the environment's."""
     log = logging.getLogger("headrace")
-    log.setLevel((asked or envs.get("HEADRACE_LOG_LEVEL") or "warning").upper())
+    log.setLevel((asked or envs.log_level()).upper())
     if not log.handlers:
         handler = logging.StreamHandler(sys.stderr)
         handler.setFormatter(logging.Formatter("headrace: %(levelname)s: %(message)s"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import inspect
+import re
 import typing
 from collections.abc import Callable, Mapping
 from typing import Annotated, Any, Literal
@@ -149,6 +150,6 @@ def engine_keywords(model: str, given: Mapping[str, Any]) -> Options:
         keywords["seed"] = keywords.pop("engine_seed")
     for name, neutral in ACCEPTED.items():
         value = keywords.get(name)
-        if isinstance(value, str) and isinstance(neutral, int) and value.lstrip("-").isdigit():
+        if isinstance(value, str) and isinstance(neutral, int) and re.fullmatch("-?[0-9]{1,18}", value):
             keywords[name] = int(value)
     return keywords

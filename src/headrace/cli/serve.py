@@ -104,7 +104,7 @@ def serve(
     from headrace.server.logs import set_up
     from headrace.server.run import serve as run_server
 
-    set_up(log_level or uvicorn_log_level or envs.get("HEADRACE_LOG_LEVEL") or "warning", log_format)
+    set_up(log_level or uvicorn_log_level or envs.log_level(), log_format)
     asked = engine_config_of(name or model, engine, others, seed)
     return run_server(asked, settings_of(server, asked.model))
 

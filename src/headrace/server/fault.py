@@ -21,7 +21,7 @@ def fault_of(text: str | None) -> Fault | None:
     if not text:
         return None
     kind, _, step = text.partition("@")
-    if kind not in KINDS or not step.isdecimal():
+    if kind not in KINDS or not (step.isascii() and step.isdecimal()):
         raise ConfigError("HEADRACE_FAULT", f"must be KIND@STEP with a kind of {', '.join(KINDS)}, got {text!r}")
     when = int(step)
 

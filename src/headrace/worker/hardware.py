@@ -9,7 +9,6 @@ from pathlib import Path
 
 from headrace.words import envs
 from headrace.words.config import Hardware
-from headrace.words.errors import ConfigError
 
 KIB = 1_024
 
@@ -49,11 +48,9 @@ def _num_cores(root: Path) -> int:
 
 
 def _asked() -> Iterator[int]:
-    text = envs.get("HEADRACE_NUM_THREADS")
-    if text is not None and (not text.isdigit() or int(text) == 0):
-        raise ConfigError("HEADRACE_NUM_THREADS", f"must be a positive whole number, got {text!r}")
-    if text is not None:
-        yield int(text)
+    number = envs.whole_number("HEADRACE_NUM_THREADS", 1)
+    if number is not None:
+        yield number
 
 
 def _core_quotas(root: Path) -> Iterator[int]:
