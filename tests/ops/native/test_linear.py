@@ -5,7 +5,7 @@ import pytest
 from tests.ops.native.machines import ISAS, assert_same_on_all, numbers, ops_of
 
 from headrace.ops.bfloat16 import to_bfloat16, to_float32
-from headrace.ops.cpu.model_ops import MAX_INPUTS
+from headrace.ops.cpu.machine import MAX_INPUTS
 from headrace.words.errors import ModelError
 
 SHAPES = [(1, 1, 1), (1, 64, 33), (3, 31, 95), (5, 100, 17), (33, 65, 1100), (130, 40, 70)]

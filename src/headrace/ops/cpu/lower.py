@@ -17,6 +17,7 @@ from headrace.ops.base import (
     Tensor,
     Wanted,
 )
+from headrace.ops.cpu.machine import check_vocabulary
 from headrace.ops.cpu.profile import ProgramProfiler
 from headrace.ops.cpu.program import Recorder, Symbol
 from headrace.ops.profile import Profiler
@@ -79,6 +80,7 @@ def lower(
     symbols: Any = recorder.step()
     hidden = model.forward(symbols, caches)
     logits = model.logits(recorder.head(hidden, min(max_num_draws, max_num_tokens)))
+    check_vocabulary(logits.place.cols)
     recorder.program.end_head(logits.place)
     profiler = ProgramProfiler(recorder.program, machine, is_bf16)
     return LoweredModel(model, recorder.program, hidden, logits, caches, profiler)

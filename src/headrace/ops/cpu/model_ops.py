@@ -12,15 +12,12 @@ from headrace import _native
 from headrace.ops.base import Activation, Floats, Forward, Ints, QuantizedMatrix, StepInputs
 from headrace.ops.bfloat16 import as_dtype, to_float32
 from headrace.ops.cpu.lower import LoweredModel, lower
+from headrace.ops.cpu.machine import check_heads, check_matrix, make_machine
 from headrace.ops.cpu.packing import pack_quantized
 from headrace.ops.cpu.program import Symbol, SymbolicIds, SymbolicStep
-from headrace.words import envs
-from headrace.words.errors import ModelError
 
 ITEMS = {"float32": np.float32, "bfloat16": np.uint16}
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
-MAX_INPUTS = 1 << 19
-"""A row of so many, as the kernels take it, fits a thread's room."""
 Array = NDArray[Any]
 
 
@@ -46,8 +43,7 @@ class EagerStep:
 
 class ModelOps:
     """`dtype` is float32 or bfloat16, that of weights, caches and what products take; what layers add up stays float32
-    between them. `num_threads` None is one per allowed core; `isa` None is HEADRACE_ISA or the
-    fastest that the machine has; all give the same bits."""
+    between them. `num_threads` and `isa` as in `make_machine`; all give the same bits."""
 
     def __init__(
         self,
@@ -58,7 +54,7 @@ class ModelOps:
         self.dtype = dtype
         self.keeps_blocks = keeps_blocks(dtype)
         self._item = ITEMS[dtype]
-        self.machine = _native.Machine(num_threads or 0, isa or envs.get("HEADRACE_ISA") or "")
+        self.machine = make_machine(num_threads, isa)
 
     def compile(
         self, model: Forward, caches: Sequence[_native.Cache | None], max_num_tokens: int, max_num_draws: int
@@ -67,8 +63,8 @@ class ModelOps:
 
     def weight(self, array: Array | QuantizedMatrix) -> Any:
         """A matrix is packed; a vector stays an array, float32 whose values `dtype` can hold. Raises ModelError."""
-        if len(array.shape) == 2 and array.shape[1] > MAX_INPUTS:
-            raise ModelError("checkpoint", f"has a matrix of {array.shape[1]} inputs; {MAX_INPUTS} can be multiplied")
+        if len(array.shape) == 2:
+            check_matrix(array.shape[1])
         if isinstance(array, QuantizedMatrix):
             if self.keeps_blocks and (packed := pack_quantized(self.machine, array)) is not None:
                 return packed
@@ -82,6 +78,7 @@ class ModelOps:
         self, num_blocks: int, block_size: int, num_heads: int, head_dim: int, dtype: str | None = None
     ) -> _native.Cache:
         assert dtype in (None, self.dtype, "int8"), f"{self.dtype} does not attend to {dtype}"
+        check_heads(head_dim)
         is_bf16 = self.dtype == "bfloat16"
         return self.machine.make_cache(is_bf16, dtype == "int8", num_blocks, block_size, num_heads, head_dim)
 
