@@ -25,7 +25,7 @@ from headrace.engine.tokenizer import Tokenizer
 from headrace.schedule.scheduler import Scheduler
 from headrace.words import envs
 from headrace.words.cache_spec import held_in
-from headrace.words.config import EngineConfig, Hardware, ModelConfig, Resolved, resolve
+from headrace.words.config import GIB, EngineConfig, Hardware, ModelConfig, Resolved, resolve
 from headrace.words.errors import ConfigError, EngineError, RequestError
 from headrace.words.log import get_logger
 from headrace.words.params import SamplingParams
@@ -34,12 +34,15 @@ from headrace.words.plan import CacheLayout, Executor
 if TYPE_CHECKING:
     from headrace.executor.local import Fault
     from headrace.layers.weights import WeightSource
+    from headrace.load.parts import Weights
     from headrace.ops.base import Ops
     from headrace.ops.profile import Profiler
 
 log = get_logger(__name__)
 Clock = Callable[[], float]
 SPIN_COUNT = "2000"
+LENGTH_DECIDES = ("dynamic", "longrope")
+"""Kinds of rotary embedding whose frequencies depend on the longest sequence."""
 GENERATION_CONFIGS = ("auto", "vllm", "headrace")
 GENERATION_FIELDS = {
     "temperature": "temperature",
@@ -107,7 +110,7 @@ def assemble(
         bounds, tokenizer, resolved.seed, resolved.queue_timeout_s, resolved.request_timeout_s, clock
     )
     scheduler = Scheduler(resolved.scheduler, layout, clock, make_matcher=partial(stop_matcher, texts))
-    check_every = _whole_variable("HEADRACE_CHECK_INVARIANTS") or 0
+    check_every = envs.whole_number("HEADRACE_CHECK_INVARIANTS", 0) or 0
     core = EngineCore(scheduler, executor, resolved.async_scheduling, clock, check_every)
     metrics = EngineMetrics(core)
     return Engine(
@@ -135,7 +138,6 @@ def build_engine(
     half of a step, and what it raises is as if the device had raised it.
     """
     from headrace.load.checkpoint import open_checkpoint
-    from headrace.load.dry_build import dry_build
     from headrace.load.rounding import round_weights
     from headrace.worker.hardware import measure_hardware
 
@@ -145,14 +147,20 @@ def build_engine(
     try:
         tokenizer = checkpoint.tokenizer
         model = replace(checkpoint.config, eos_token_ids=ends_of(checkpoint.config, tokenizer))
-        dry_build(model, checkpoint.weights, file=checkpoint.weights.file)
         resolved = resolve(asked, model, hardware)
+        ops = ops or _make_ops(resolved)
+        resolved, layout = _plan(resolved, model, checkpoint.weights, hardware, ops)
         if resolved.backend == "reference" and asked.backend in (None, "auto"):
             log.warning("running on the slow reference ops: the native kernels were not built (no C++ compiler)")
         defaults = sampling_defaults(asked.generation_config, checkpoint.generation)
         read = checkpoint.weights if progress is None else CountedWeights(checkpoint.weights, progress)
         weights = round_weights(read, resolved.quantization, model.vocab_size)
-        resolved, layout, executor, profiler = _load(resolved, model, weights, hardware, ops, fault)
+        executor, profiler = _load(asked, resolved, layout, model, weights, ops, fault)
+    except MemoryError as error:
+        raise EngineError(
+            f"there is not enough memory ({error}): {hardware.memory_available_bytes / GIB:.2f} GiB are available; "
+            "lower max_num_seqs, max_num_batched_tokens, max_model_len or kv_cache_memory_bytes"
+        ) from error
     finally:
         checkpoint.close()  # weights are packed by now; where a backend keeps views instead, these keep the file mapped
     log.info("decided: %s; %d cache blocks", resolved, layout.num_blocks - 1)
@@ -176,47 +184,58 @@ def ends_of(model: ModelConfig, tokenizer: Tokenizer) -> tuple[int, ...]:
     return tuple(dict.fromkeys(ends))
 
 
+def _plan(
+    resolved: Resolved, model: ModelConfig, weights: Weights, hardware: Hardware, ops: Ops
+) -> tuple[Resolved, CacheLayout]:
+    """What the memory allows, known before a weight is read; ModelError where the weights are not the model's."""
+    from headrace.load.dry_build import dry_build
+    from headrace.load.rounding import round_weights
+    from headrace.worker.memory import activation_bytes, fit_model_len, plan_cache
+
+    rounded = round_weights(weights, resolved.quantization, model.vocab_size)
+    built = dry_build(model, rounded, ops.dtype, ops.keeps_blocks, weights.file)
+    specs = held_in(built.cache_specs, resolved.kv_cache_dtype)
+    layout = plan_cache(resolved, specs, built.weight_bytes, activation_bytes(model, resolved.scheduler), hardware)
+    return fit_model_len(resolved, layout), layout
+
+
+def _num_positions(asked: EngineConfig, model: ModelConfig, resolved: Resolved) -> int:
+    """For how many positions a model is built: those that the cache holds, but those that were asked for where they
+    decide what its numbers are, for these do not depend on the machine's memory."""
+    if model.rope.kind in LENGTH_DECIDES:
+        return asked.max_model_len or model.max_position_embeddings
+    return resolved.scheduler.max_model_len
+
+
 def _load(
+    asked: EngineConfig,
     resolved: Resolved,
+    layout: CacheLayout,
     model: ModelConfig,
     weights: WeightSource,
-    hardware: Hardware,
-    ops: Ops | None,
+    ops: Ops,
     fault: Fault | None,
-) -> tuple[Resolved, CacheLayout, Executor, Profiler | None]:
-    """The model with its caches behind an executor, what the memory allowed, and what times its ops."""
+) -> tuple[Executor, Profiler | None]:
+    """The model with its caches behind an executor, and what times its ops."""
     from headrace.comm import SoloComm
     from headrace.executor.local import LocalExecutor, no_fault
     from headrace.models.registry import family
-    from headrace.worker.memory import activation_bytes, fit_model_len, make_caches, plan_cache
+    from headrace.worker.memory import make_caches
     from headrace.worker.rows import Rows
     from headrace.worker.runner import Runner
 
-    ops = ops or _make_ops(resolved)
-    built = family(model.architecture).build(model, weights, ops, SoloComm(), resolved.scheduler.max_model_len)
+    num_positions = _num_positions(asked, model, resolved)
+    built = family(model.architecture).build(model, weights, ops, SoloComm(), num_positions)
     specs = held_in(built.cache_specs(), resolved.kv_cache_dtype)
-    peak_bytes = activation_bytes(model, resolved.scheduler)
-    layout = plan_cache(resolved, specs, built.weight_bytes, peak_bytes, hardware)
-    resolved = fit_model_len(resolved, layout)
     limits = resolved.scheduler
     rows = Rows(
         limits.max_num_seqs, limits.max_model_len, layout.block_size, limits.eos_token_ids, limits.num_drafts
     )
     caches = make_caches(ops, specs, layout)
     max_num_draws = limits.max_num_seqs * (1 + limits.num_drafts)
-    model_in_steps = ops.compile(built, caches, limits.max_num_batched_tokens, max_num_draws)
-    runner = Runner(model_in_steps, ops, rows, caches, limits.max_num_batched_tokens)
-    return resolved, layout, LocalExecutor(runner, fault or no_fault), model_in_steps.profiler
-
-
-def _whole_variable(name: str) -> int | None:
-    """An environment variable that holds a whole number, None if it is not set."""
-    text = envs.get(name)
-    if not text:
-        return None
-    if not text.isdecimal():
-        raise ConfigError(name, f"must be a whole number, got {text!r}")
-    return int(text)
+    model_in_steps = ops.compile(built, caches, limits.most_step_tokens, max_num_draws)
+    runner = Runner(model_in_steps, ops, rows, caches, limits.most_step_tokens)
+    return LocalExecutor(runner, fault or no_fault), model_in_steps.profiler
 
 
 def _make_ops(resolved: Resolved) -> Ops:

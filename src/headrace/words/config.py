@@ -23,6 +23,7 @@ BLOCK_SIZE = 16
 MAX_NUM_SEQS = 256
 MAX_NUM_BATCHED_TOKENS = 2_048
 MAX_NUM_THREADS = 1_024
+MOST_NUM_SEQS = 65_536
 MEMORY_SHARE = 0.92
 CPU_CACHE_CAP_BYTES = 4 * GIB
 COMPLETIONS_MAX_TOKENS = 16
@@ -138,6 +139,11 @@ class SchedulerConfig(SchedulingOptions):
     max_overtakes: int = 256
     num_drafts: int = 0
     eos_token_ids: frozenset[int] = frozenset()
+
+    @property
+    def most_step_tokens(self) -> int:
+        """As many as the budget allows, but no more than all rows at full length have."""
+        return min(self.max_num_batched_tokens, self.max_num_seqs * (self.max_model_len + self.num_drafts))
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,8 +305,9 @@ def _check(asked: EngineConfig, model: ModelConfig) -> None:
             raise ConfigError(name, f"must be a positive {'whole number' if whole else 'number'}, got {value!r}")
     if asked.max_preemptions is not None and asked.max_preemptions < 0:
         raise ConfigError("max_preemptions", f"must be at least 0, got {asked.max_preemptions}; None means no limit")
-    if asked.num_threads is not None and asked.num_threads > MAX_NUM_THREADS:
-        raise ConfigError("num_threads", f"must be at most {MAX_NUM_THREADS}, got {asked.num_threads}")
+    for name, most in (("num_threads", MAX_NUM_THREADS), ("max_num_seqs", MOST_NUM_SEQS)):
+        if (value := getattr(asked, name)) is not None and value > most:
+            raise ConfigError(name, f"must be at most {most}, got {value}")
     share = asked.gpu_memory_utilization
     if not 0 < share <= 1:
         raise ConfigError("gpu_memory_utilization", f"must be above 0 and at most 1, got {share!r}")

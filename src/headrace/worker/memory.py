@@ -27,7 +27,7 @@ def activation_bytes(model: ModelConfig, scheduler: SchedulerConfig) -> int:
     """Peak of a step beside weights and cache, from shapes: the widest layer over a full token budget, the scores of
     one chunk against a context as long, and the logits of every row and its drafts, copied once for raw
     log-probabilities."""
-    num_tokens = min(scheduler.max_num_batched_tokens, scheduler.max_num_seqs * scheduler.max_model_len)
+    num_tokens = scheduler.most_step_tokens
     num_keys = min(scheduler.max_model_len, num_tokens)
     heads = (model.num_heads + 2 * model.num_kv_heads) * model.head_dim
     width = 3 * model.hidden_size + max(2 * heads, 3 * model.intermediate_size, _experts_width(model))
