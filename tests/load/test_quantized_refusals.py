@@ -37,6 +37,10 @@ def gptq(**changes: Any) -> dict[str, np.ndarray | None]:
     return {f"q.{name}": array for name, array in {**made, **changes}.items()}
 
 
+def whole_rows() -> dict[str, np.ndarray | None]:
+    return gptq(qzeros=np.zeros((1, 2), I32), scales=np.ones((1, 16), np.float16))
+
+
 def packed(**changes: Any) -> dict[str, np.ndarray | None]:
     made = {
         "weight_packed": np.zeros((16, 4), I32),
@@ -80,6 +84,15 @@ CASES: dict[str, tuple[Any, dict[str, np.ndarray | None], str]] = {
     "dynamic that is a list": ({**GPTQ, "dynamic": [1]}, gptq(), f"{CONFIG} has dynamic [1] instead of an object"),
     "gptq of 12 outputs": (GPTQ, gptq(qweight=np.zeros((4, 12), I32)), "'q' has 12 outputs, which 8 does not divide"),
     "a group that is not there": (GPTQ, gptq(g_idx=np.full(32, 2, I32)), "'q.g_idx' names a group that does not exist"),
+    "no order, though there is one": ({**GPTQ, "desc_act": True}, gptq(), "'q.g_idx' is missing, the order of inputs"),
+    "an order that is perhaps": ({**GPTQ, "desc_act": "yes"}, gptq(), f"{CONFIG} has desc_act 'yes'; built are True"),
+    "no order in packed groups": (
+        packed_config({"actorder": "group"}), packed(), "'q.weight_g_idx' is missing, the order of inputs in groups"
+    ),
+    "an order of another kind": (packed_config({"actorder": "odd"}), packed(), f"{CONFIG} has actorder 'odd'"),
+    "zeros that are not there": (
+        packed_config({"symmetric": False}), packed(), "'q.weight_zero_point' is missing, which an asymmetric matrix"
+    ),
     "an order that is too short": (GPTQ, gptq(g_idx=np.zeros(31, I32)), "'q.g_idx' has the shape [31], not [32]"),
     "another format": (packed_config(format="nvfp4-pack-quantized"), packed(), "'nvfp4-pack-quantized'; built are"),
     "several formats, none of them named": (
@@ -127,7 +140,12 @@ def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, case):
         ({"quant_method": "awq", "w_bit": 4, "q_group_size": 16, "version": "GEMM"}, awq()),
         (GPTQ, gptq()),
         ({**GPTQ, "dynamic": {"-:lm_head": {}}, "checkpoint_format": "gptq_v2"}, gptq()),
+        ({**GPTQ, "desc_act": True}, gptq(g_idx=np.arange(32, dtype=I32)[::-1] // 16)),
+        ({**GPTQ, "desc_act": True, "group_size": -1}, whole_rows()),
         (packed_config(), packed()),
+        (packed_config({"actorder": "group"}), packed(weight_g_idx=np.full(32, -1, I32))),
+        (packed_config({"actorder": "weight"}), packed()),
+        (packed_config({"symmetric": False}), packed(weight_zero_point=np.zeros((2, 2), I32))),
         (packed_config(format="mixed-precision", ignore=["re:.*head"]), packed()),
         (FP8, fp8()),
         ({**FP8, "weight_block_size": [2**40, 4]}, fp8(weight_scale_inv=np.ones((1, 2), np.float32))),
@@ -139,6 +157,29 @@ def test_the_same_without_the_fault_is_read(tmp_path, told, tensors):
         assert list(checkpoint.weights.names()) == ["q.weight"]
         assert checkpoint.weights.get("q.weight").shape == checkpoint.weights.shape("q.weight")
         assert checkpoint.config.quantization == told["quant_method"]
+
+
+@pytest.mark.parametrize("scale", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize(
+    ("told", "tensors", "name"),
+    [
+        (AWQ, awq(), "q.scales"),
+        (GPTQ, gptq(), "q.scales"),
+        (packed_config(), packed(), "q.weight_scale"),
+        (FP8, fp8(), "q.weight_scale_inv"),
+    ],
+)
+def test_scales_that_are_no_numbers_are_refused_when_they_are_read(tmp_path, told, tensors, name, scale):
+    scales = tensors[name].copy()
+    scales[-1, -1] = scale
+    config = {**f.CONFIG, "quantization_config": told}
+    f.write(tmp_path, config__json=config, model__safetensors=f.safetensors({**tensors, name: scales}))
+    with open_checkpoint(str(tmp_path)) as checkpoint:
+        part = checkpoint.weights.blocks("q.weight")
+        for read in (part.scales if part else None, lambda: checkpoint.weights.get("q.weight")):
+            if read is not None:
+                with pytest.raises(ModelError, match=f"'{name}' holds scales that are not finite; it is damaged"):
+                    read()
 
 
 ODD = [None, True, 0, -1, 3, 8, 2**40, 1.5, "", "group", [], [4, 4], [0, -1], {}, {"format": 1}]

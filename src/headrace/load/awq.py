@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from headrace.load.integers import Grouped, unpack
-from headrace.load.quantized import SCALE_TYPES, Found, Matrix, Stored, Told, check, extents, modules
+from headrace.load.quantized import SCALE_TYPES, Found, Matrix, Stored, Told, check, extents, finite, modules
 from headrace.ops.base import Integers
 from headrace.words.errors import ModelError, brief
 
@@ -54,4 +54,4 @@ def integers(stored: Stored, name: str) -> Integers:
 
 
 def turned(stored: Stored, name: str) -> Callable[[], NDArray[np.generic]]:
-    return lambda: stored.get(name).T
+    return lambda: finite(stored, name).T

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from headrace.load import float8
 from headrace.load.gptq import groups_of
 from headrace.load.integers import Grouped, unpack
-from headrace.load.quantized import SCALE_TYPES, Found, Matrix, Stored, Told, check, extents, modules
-from headrace.ops.base import Integers
+from headrace.load.quantized import SCALE_TYPES, Found, Matrix, Stored, Told, check, extents, finite, modules, words32
+from headrace.ops.base import Integers, Ints
 from headrace.words.errors import ModelError, brief
 
 FORMATS = {"pack-quantized": ("int", (4, 8)), "int-quantized": ("int", (8,)), "float-quantized": ("float", (8,))}
@@ -23,6 +23,8 @@ STRATEGIES = ("tensor", "channel", "group", "block")
 UNUSED = ("input_zero_point", "output_zero_point", "input_global_scale")
 SHAPE_TYPES: dict[str, np.dtype[Any]] = {"I64": np.dtype("<i8"), "I32": np.dtype("<i4")}
 MAX_SIZE = 2**31
+ORDERS = (None, False, "weight", "static", True, "group", "dynamic")
+"""That inputs were quantized in; with the last three their groups are in it too."""
 
 
 class Scheme(NamedTuple):
@@ -32,6 +34,8 @@ class Scheme(NamedTuple):
     group: int | None
     is_symmetric: bool
     block: tuple[int, int] | None
+    is_reordered: bool
+    """Whether inputs have an order of their own."""
 
 
 def read(stored: Stored, told: Told) -> Found:
@@ -75,6 +79,7 @@ def scheme_of(told: Told, form: str) -> Scheme:
         told.group_size() if strategy == "group" else None,
         told.one_of("symmetric", (True, False), True),
         float8.block_size(told, told.raw.get("block_structure")) if strategy == "block" else None,
+        told.one_of("actorder", ORDERS) in ORDERS[4:],
     )
 
 
@@ -115,24 +120,36 @@ def grouped_matrix(
     rows, columns = shape
     scale = check(stored, f"{name}.weight_scale", SCALE_TYPES, *scale_shapes(shape, schemes))
     count = 1 if len(stored.shape(scale)) < 2 else stored.shape(scale)[1]
-    group = next((s.group for s in schemes if s.group and -(-columns // s.group) == count and count > 1), columns)
+    grouping = [s for s in schemes if s.group and -(-columns // s.group) == count and count > 1]
+    group = next((s.group for s in grouping if s.group), columns)
     zero = f"{name}.weight_zero_point"
     has_zero = zero in stored.names()
+    if not has_zero and not any(scheme.is_symmetric for scheme in grouping or schemes):
+        raise ModelError(stored.file, f"the tensor {brief(zero)} is missing, which an asymmetric matrix needs")
     order = f"{name}.weight_g_idx"
     grouped = Grouped(
         integers,
         shape,
         min(group, columns),
-        lambda: np.broadcast_to(stored.get(scale).reshape(-1, count), (rows, count)),
+        lambda: np.broadcast_to(finite(stored, scale).reshape(-1, count), (rows, count)),
         partial(zeros, stored, zero if has_zero else None, integers, (rows, count)),
         is_symmetric=not has_zero,
         has_half_scales=stored.dtype(scale) != "F32",
-        groups=groups_of(stored, order, columns, group),
+        groups=own_order(stored, order, columns, group, all(s.is_reordered for s in grouping)),
     )
     if has_zero:
         check_zero(stored, zero, integers.bits, tuple(stored.shape(scale)), (rows, count))
     others = [other for other in (zero, order) if other in stored.names()]
     return Matrix.of((*tensors, scale, *others), grouped)
+
+
+def own_order(stored: Stored, name: str, columns: int, group: int, is_reordered: bool) -> Callable[[], Ints] | None:
+    """As `groups_of`; what is −1 throughout was never set."""
+    is_set = name in stored.names() and stored.dtype(name) == "I32" and not (words32(stored, name) == -1).all()
+    if name in stored.names() and not is_set:
+        check(stored, name, ("I32",), (columns,))
+        return None
+    return groups_of(stored, name, columns, group, is_reordered)
 
 
 def scale_shapes(shape: tuple[int, int], schemes: list[Scheme]) -> list[tuple[int, ...]]:

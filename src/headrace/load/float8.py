@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from headrace.load.quantized import SCALE_TYPES, Found, Matrix, Stored, Told, extents
+from headrace.load.quantized import SCALE_TYPES, Found, Matrix, Stored, Told, extents, finite
 from headrace.ops.base import Floats
 from headrace.ops.bfloat16 import as_dtype
 from headrace.words.errors import ModelError, brief
@@ -79,7 +79,7 @@ def extents_of_scale(
 def values(stored: Stored, name: str, scale: str, spread: tuple[int, int]) -> Floats:
     """[rows, columns], each number × its scale"""
     rows, columns = stored.shape(name)
-    scales = as_dtype(stored.get(scale), "float32").reshape(-(-rows // spread[0]), -(-columns // spread[1]))
+    scales = as_dtype(finite(stored, scale), "float32").reshape(-(-rows // spread[0]), -(-columns // spread[1]))
     found = table()[stored.raw(name)].reshape(rows, columns)
     found *= np.repeat(np.repeat(scales, spread[0], 0)[:rows], spread[1], 1)[:, :columns] if scales.size > 1 else scales
     return found

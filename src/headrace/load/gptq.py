@@ -27,6 +27,7 @@ class Scheme:
         self.bits = told.one_of("bits", BITS)
         self.group = told.group_size()
         self.is_symmetric = bool(told.raw.get("sym", True))
+        self.is_reordered = told.one_of("desc_act", (True, False), False)
         self.zero_shift = ZERO_SHIFT[told.one_of("checkpoint_format", tuple(ZERO_SHIFT), "gptq", other="format")]
         if any(not str(name).startswith(LEFT_OUT) for name in told.part("dynamic")):
             raise told.refuse("has settings of their own for some matrices (dynamic), which is not built")
@@ -62,15 +63,18 @@ def matrix(stored: Stored, name: str, scheme: Scheme) -> Matrix:
         lambda: unpack(packed_zeros, (rows, num_groups)) + np.int16(scheme.zero_shift),
         is_symmetric=scheme.is_symmetric,
         has_half_scales=stored.dtype(scales) != "F32",
-        groups=groups_of(stored, f"{name}.g_idx", columns, group),
+        groups=groups_of(stored, f"{name}.g_idx", columns, group, scheme.is_reordered),
     )
     order = (f"{name}.g_idx",) if f"{name}.g_idx" in stored.names() else ()
     return Matrix.of((weight, zeros, scales, *order), grouped)
 
 
-def groups_of(stored: Stored, name: str, columns: int, group: int) -> Callable[[], Ints] | None:
-    """None where the groups follow one another. ModelError for one that there is not."""
+def groups_of(stored: Stored, name: str, columns: int, group: int, is_reordered: bool) -> Callable[[], Ints] | None:
+    """None where the groups follow one another. ModelError for one that there is not, and where inputs should be in an
+    order of their own and no tensor says in which."""
     if name not in stored.names():
+        if is_reordered and group < columns:
+            raise ModelError(stored.file, f"the tensor {brief(name)} is missing, the order of inputs in groups")
         return None
     order = words32(stored, check(stored, name, ("I32",), (columns,)))
     if order.size and not (0 <= order.min() and order.max() < -(-columns // group)):

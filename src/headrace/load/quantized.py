@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from headrace.load.integers import Grouped
 from headrace.load.parts import Tensors
 from headrace.ops.base import Floats, Part
+from headrace.ops.bfloat16 import as_dtype
 from headrace.words.errors import ModelError, brief
 
 SCALE_TYPES = ("F16", "BF16", "F32")
@@ -141,6 +142,14 @@ def check(stored: Stored, name: str, types: tuple[str, ...], *shapes: tuple[int,
         wanted = " or ".join(str(list(each)) for each in shapes)
         raise ModelError(stored.file, f"the tensor {brief(name)} has the shape {list(shape)}, not {wanted}")
     return name
+
+
+def finite(stored: Stored, name: str) -> NDArray[Any]:
+    """The values of scales; ModelError where one is no number, for all that they scale would be none."""
+    array = stored.get(name)
+    if not np.isfinite(as_dtype(array, "float32")).all():
+        raise ModelError(stored.file, f"the tensor {brief(name)} holds scales that are not finite; it is damaged")
+    return array
 
 
 def extents(stored: Stored, name: str) -> tuple[int, int]:
