@@ -2,10 +2,13 @@
 
 import asyncio
 import json
+import threading
+import time
 
 import pytest
 from starlette.requests import Request
 
+from headrace.engine.inputs import PIECE_CHARS, clean_text
 from headrace.server.body import LONG_BODY, MAX_DEPTH, MAX_MEMBERS, parse, read_json
 from headrace.server.errors import ApiError
 from headrace.server.settings import Settings
@@ -75,3 +78,33 @@ def test_too_many_members_are_refused_however_they_are_written(colon):
 def test_colons_and_quotes_in_a_text_are_no_members():
     text = "a: " * MAX_MEMBERS * 2 + '"b", ' * MAX_MEMBERS
     assert parse(json.dumps(text).encode()) == text
+
+
+def longest_wait(work) -> float:
+    """The share of its time for which `work`, on another thread, lets this one not run."""
+    thread = threading.Thread(target=work)
+    longest, began = 0.0, time.perf_counter()
+    thread.start()
+    last = began
+    while thread.is_alive():
+        now = time.perf_counter()
+        longest, last = max(longest, now - last), now
+    return max(longest, time.perf_counter() - last) / (time.perf_counter() - began)
+
+
+@pytest.mark.parametrize(
+    "work",
+    [
+        lambda: parse(b"[" + b",".join([b"9" * 4_000] * 2_000) + b"]"),
+        lambda: parse(b'["' + rb"\ud800" * 600_000 + b'"]'),
+    ],
+    ids=["long numbers", "halves of pairs"],
+)
+def test_other_threads_run_while_a_body_is_decoded(work):
+    assert min(longest_wait(work) for _ in range(3)) < 0.5
+
+
+@pytest.mark.parametrize("length", [PIECE_CHARS - 1, PIECE_CHARS, PIECE_CHARS + 1])
+def test_pairs_are_joined_wherever_a_long_text_is_cut(length):
+    assert clean_text("a" * length + "\ud83d\ude00\ud83d!") == "a" * length + "\U0001f600\ufffd!"
+    assert clean_text("\ud83d" * length + "\ude00" * 2) == "\ufffd" * (length - 1) + "\U0001f600\ufffd"

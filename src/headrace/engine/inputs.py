@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import itertools
 import numbers
+import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -20,6 +21,9 @@ Prompt = str | Sequence[int] | Mapping[str, Any]
 _MASK = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
 MAX_PRIORITY = (1 << 31) - 1
+PIECE_CHARS = 4_096
+LONE_HALF = re.compile("[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]")
+"""Of a surrogate pair."""
 
 
 class Checked(NamedTuple):
@@ -166,8 +170,23 @@ def clean_text(text: str) -> str:
     try:
         text.encode()
     except UnicodeEncodeError:
-        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+        return "".join(map(_joined, pieces(text)))
     return text
+
+
+def pieces(text: str) -> Iterator[str]:
+    """The text in parts that end before no second half of a pair: each takes a blink, and others run between."""
+    start = 0
+    while start < len(text):
+        end = start + PIECE_CHARS
+        if "\udc00" <= text[end : end + 1] <= "\udfff":
+            end += 1
+        yield text[start:end]
+        start = end
+
+
+def _joined(text: str) -> str:
+    return LONE_HALF.sub("\ufffd", text).encode("utf-16-le", "surrogatepass").decode("utf-16-le")
 
 
 def derive_seed(engine_seed: int, ordinal: int) -> int:
