@@ -295,8 +295,9 @@ struct TiledAttention {
   // `put` holds by value: what lies behind a pointer would be read again after each of its stores.
   template <class Tiles, class Fetch, class Put>
   static void product(i64 count, const Value* a, i64 lda, const Tiles& tiles, i64 num_tiles, Fetch& ahead, Put put) {
-    for (i64 r = 0; r < count; r += Dot::kMaxRows) {
-      const i64 rows = count - r < Dot::kMaxRows ? count - r : Dot::kMaxRows;
+    constexpr i64 kAtOnce = Dot::template kMaxRows<Tiles>;
+    for (i64 r = 0; r < count; r += kAtOnce) {
+      const i64 rows = count - r < kAtOnce ? count - r : kAtOnce;
       ahead.fetch_before(num_tiles);
       Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, ahead,
                  [put, r](i64 i, F16 left, F16 right) { put(r + i, left, right); });
@@ -317,7 +318,7 @@ struct TiledAttention {
   void partition(const RowBlock& b, const Rows& rows, i64 start, i64 first_group, i64 end_group) {
     if constexpr (kHasCodes) gather_scales(b, start, first_group * kGroup, end_group * kGroup);
     if constexpr (kHasCodes && kMultipliesCodes) {
-      if (cache.unit && b.count <= Dot::kMaxRows) {
+      if (cache.unit && b.count <= Dot::template kMaxRows<KeyTiles<i8>>) {
         Found<Item> codes;
         for (i64 g = first_group; g < end_group; g++) find_pages(b, start, g, codes);
         return compute(b, rows, start, first_group, end_group, codes);
@@ -403,7 +404,7 @@ struct TiledAttention {
     for (i64 start = first / kPartition * kPartition; start < end; start += kPartition) {
       const i64 first_group = first > start ? (first - start) / kGroup : 0;
       const i64 left = ceil_div(end - start, kGroup);
-      pages.follow(turn.number, turn.member, start + kPartition, turn.end, b.count, Dot::kMaxRows);
+      pages.follow(turn.number, turn.member, start + kPartition, turn.end, b.count, Dot::template kMaxRows<KeyTiles<u16>>);
       partition(b, rows, start, first_group, left < kGroups ? left : kGroups);
     }
   }

@@ -6,6 +6,7 @@ namespace headrace::HEADRACE_NS {
 struct AmxDot {
   using Value = u16;
   using Integers = FmaDot;
+  template <class Tiles>
   static constexpr int kMaxRows = 32;
   static constexpr bool fetches_one_pass = true;
 
@@ -57,7 +58,7 @@ struct AmxDot {
     configure(num_rows);
     const bool is_tall = num_rows > 16;
     alignas(64) u16 room[2][512];
-    alignas(64) float out[kMaxRows * kColumns];
+    alignas(64) float out[kMaxRows<Tiles> * kColumns];
     _tile_zero(0);
     _tile_zero(1);
     if (is_tall) {

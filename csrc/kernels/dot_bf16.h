@@ -9,9 +9,14 @@ namespace headrace::HEADRACE_NS {
 struct ChainDot {
   using Value = u16;
   using Integers = ChainDot;
-  static constexpr int kMaxRows = 4;
   static constexpr bool fetches_one_pass = false;
-  static constexpr bool reads_nibbles = true;  // as quickly as bf16: there is nothing to write out first
+  static constexpr bool reads_integers = true;  // as quickly as bf16: there is nothing to write out first
+  static constexpr int kRows = 4;  // by 32 columns: as many sums as there are registers for
+  template <class Tiles>
+  static constexpr bool is_ready = requires(const Tiles& b) { { b.at(0, 0, 0) } -> std::same_as<const u16*>; };
+  // What must be made bf16 first serves twice as many rows, sixteen columns at a time.
+  template <class Tiles>
+  static constexpr int kMaxRows = is_ready<Tiles> ? kRows : 2 * kRows;
 
   static void enter() {}
   static void leave() {}
@@ -42,7 +47,7 @@ struct ChainDot {
 
   template <class Tiles>
   static __m512bh pairs_of(const Tiles& b, i64 k, int c, int h, int p) {
-    if constexpr (requires { { b.at(k, c, h) } -> std::same_as<const u16*>; }) {
+    if constexpr (is_ready<Tiles>) {
       return reinterpret_cast<__m512bh>(_mm512_loadu_si512(b.at(k, c, h) + p * Tiles::kPair));
     } else if constexpr (std::is_same_v<Tiles, IntTiles<4>>) {
       const __m512i words = b.word(k, c, h * 2 + p / 4).v;
@@ -55,9 +60,52 @@ struct ChainDot {
     }
   }
 
+  // Of half c, to sums [R][32].
+  template <int R, class Tiles, class Fetch>
+  HEADRACE_INLINE static void half_columns(const u16* a, i64 lda, const Tiles& b, i64 num_tiles, int c, Fetch& ahead, float* sums) {
+    F16 total[R];
+    __m512 chain[2][R];
+    const __m512 zero = _mm512_setzero_ps();
+    for (int r = 0; r < R; r++) {
+      total[r] = F16{zero};
+      chain[0][r] = chain[1][r] = zero;
+    }
+    for (i64 k = 0; k < num_tiles; k++) {
+      if (c == 0) ahead.fetch();
+      for (int h = 0; h < 2; h++) {
+        const u16* ak = a + k * 32 + h * 16;
+#pragma GCC unroll 8
+        for (int p = 0; p < 8; p++) {
+          const __m512bh pairs = pairs_of(b, k, c, h, p);
+#pragma GCC unroll 8
+          for (int r = 0; r < R; r++) chain[p % 2][r] = _mm512_dpbf16_ps(chain[p % 2][r], pair_of_row(ak + r * lda + 2 * p), pairs);
+        }
+        if (!ends_sum(b, h)) continue;
+#pragma GCC unroll 8
+        for (int r = 0; r < R; r++) {
+          total[r] = join(b, total[r], add(F16{chain[0][r]}, F16{chain[1][r]}), k, h, c, r);
+          chain[0][r] = chain[1][r] = zero;
+        }
+      }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < R; r++) store(sums + r * kColumns + c * 16, total[r]);
+  }
+
   // Never inlined: among other things the accumulators would not stay in registers.
   template <int R, class Tiles, class Fetch, class Put>
   HEADRACE_NOINLINE static void rows(const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
+    if constexpr (R <= kRows) {
+      all_columns<R>(a, lda, b, num_tiles, ahead, put);
+    } else {
+      alignas(64) float sums[R * kColumns];
+      for (int c = 0; c < 2; c++) half_columns<R>(a, lda, b, num_tiles, c, ahead, sums);
+      for (int r = 0; r < R; r++) put(r, load(sums + r * kColumns), load(sums + r * kColumns + 16));
+    }
+  }
+
+  template <int R, class Tiles, class Fetch, class Put>
+  HEADRACE_INLINE static void all_columns(const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
     F16 total[R][2];
     __m512 chain[2][R][2];  // over the even k of a tile, and over the odd ones
     const __m512 zero = _mm512_setzero_ps();
@@ -89,11 +137,11 @@ struct ChainDot {
             chain[0][r][c] = chain[1][r][c] = zero;
           }
       };
-      if constexpr (is_grouped<Tiles>) {
-        for (int h = 0; h < 2; h++) half(h);  // written twice it would not fit the registers
-      } else {
+      if constexpr (is_ready<Tiles>) {
         half(0);
         half(1);
+      } else {
+        for (int h = 0; h < 2; h++) half(h);  // written twice it would not fit the registers
       }
     }
     const Put own = put;  // in registers
@@ -101,10 +149,10 @@ struct ChainDot {
     for (int r = 0; r < R; r++) own(r, total[r][0], total[r][1]);
   }
 
-  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, left, right) takes the 32 columns of row r.
+  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows<Tiles>; put(r, left, right) takes the 32 columns of row r.
   template <class Tiles, class Fetch, class Put>
   static void panel(int num_rows, const u16* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
-    by_number_of_rows<ChainDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, put);
+    by_number_of_rows<ChainDot, kMaxRows<Tiles>>(num_rows, a, lda, b, num_tiles, ahead, put);
   }
 };
 

@@ -7,9 +7,10 @@ namespace headrace::HEADRACE_NS {
 struct FmaDot {
   using Value = float;
   using Integers = FmaDot;  // who multiplies by integers
+  template <class Tiles>
   static constexpr int kMaxRows = HEADRACE_ROWS;
   static constexpr int kHalves = HEADRACE_HALVES;  // column halves whose accumulators fit the registers
-  static constexpr bool reads_nibbles = false;
+  static constexpr bool reads_integers = false;
   static constexpr bool fetches_one_pass = false;  // what is read once, line after line, the processor fetches by itself
 
   static void enter() {}
@@ -61,10 +62,10 @@ struct FmaDot {
     for (int r = 0; r < R; r++) own(r, sums[r][0], sums[r][1]);
   }
 
-  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows; put(r, left, right) takes the 32 columns of row r.
+  // A [num_rows][num_tiles × 32] · B, num_rows ≤ kMaxRows<Tiles>; put(r, left, right) takes the 32 columns of row r.
   template <class Tiles, class Fetch, class Put>
   static void panel(int num_rows, const float* a, i64 lda, const Tiles& b, i64 num_tiles, Fetch& ahead, const Put& put) {
-    by_number_of_rows<FmaDot, kMaxRows>(num_rows, a, lda, b, num_tiles, ahead, put);
+    by_number_of_rows<FmaDot, kMaxRows<Tiles>>(num_rows, a, lda, b, num_tiles, ahead, put);
   }
 };
 

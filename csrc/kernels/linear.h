@@ -57,9 +57,13 @@ IntTiles<Bits> int_tiles(const PackedWeight& w, const Segment& s, const float* s
 template <class Dot>
 void look_ahead(Ahead& ahead, const PackedWeight& w, const Segment& s, i64 num_rows) {
   constexpr i64 kOnePassBytes = 16384;
-  const i64 passes = ceil_div(num_rows, Dot::kMaxRows), lines = w.tile_bytes() / 64;
-  const char* behind = bytes_of(w, s) + (passes > 1 ? s.count * w.tile_bytes() : kOnePassBytes);
-  ahead.lines_per_tile = passes > 1 ? ceil_div(lines, passes) : Dot::fetches_one_pass ? lines : 0;
+  const i64 rows_at_once = w.bits == 0   ? Dot::template kMaxRows<DenseTiles>
+                           : w.bits == 4 ? Dot::template kMaxRows<IntTiles<4>>
+                                         : Dot::template kMaxRows<IntTiles<8>>;
+  const i64 passes = ceil_div(num_rows, rows_at_once), lines = w.tile_bytes() / 64;
+  const bool is_one_pass = num_rows <= Dot::template kMaxRows<DenseTiles>;  // else a tile is read twice at least
+  const char* behind = bytes_of(w, s) + (is_one_pass ? kOnePassBytes : s.count * w.tile_bytes());
+  ahead.lines_per_tile = is_one_pass ? Dot::fetches_one_pass ? lines : 0 : ceil_div(lines, passes);
   if (ahead.at < behind) ahead.at = behind;
 }
 
@@ -89,8 +93,9 @@ struct Columns {
 // Rows times a segment, which is summed by itself. `tiles_of(r)` are its tiles for the rows from r on.
 template <class Dot, class T, class TilesOf>
 void rows_times_segment(const Rows<Dot>& x, const Segment& s, Ahead& ahead, const Columns<T>& to, TilesOf tiles_of) {
-  for (i64 r = 0; r < x.count; r += Dot::kMaxRows) {
-    const int rows = static_cast<int>(x.count - r < Dot::kMaxRows ? x.count - r : Dot::kMaxRows);
+  constexpr i64 kAtOnce = Dot::template kMaxRows<decltype(tiles_of(0))>;
+  for (i64 r = 0; r < x.count; r += kAtOnce) {
+    const int rows = static_cast<int>(x.count - r < kAtOnce ? x.count - r : kAtOnce);
     Dot::panel(rows, x.values + r * x.stride + s.first * kTileK, x.stride, tiles_of(r), s.count, ahead,
                [to, r](i64 i, F16 left, F16 right) {
                  to.put(r + i, 0, left);
@@ -106,7 +111,7 @@ void multiply_segment(const PackedWeight& w, const Segment& s, const Rows<Dot>& 
   if (w.bits == 0) return run([&](i64) { return DenseTiles{reinterpret_cast<const u16*>(bytes_of(w, s))}; });
   if constexpr (std::is_same_v<Dot, typename Dot::Integers>) {
     auto sums_of = [&](i64 r) { return x.sums + r * (w.k_padded / w.group); };
-    if (x.count > 2 * Dot::kMaxRows && !(w.bits == 4 && Dot::reads_nibbles)) {
+    if (!Dot::reads_integers && x.count > 2 * Dot::template kMaxRows<WideTiles>) {
       if (w.bits == 4) widen_tiles(int_tiles<4>(w, s, x.sums), s.count, room);
       else widen_tiles(int_tiles<8>(w, s, x.sums), s.count, room);
       return run([&](i64 r) { return WideTiles{{room}, groups_of(w, s, sums_of(r))}; });
