@@ -9,6 +9,7 @@ import logging
 import re
 import sys
 import textwrap
+from collections.abc import Iterator
 from types import FunctionType
 from typing import Any, NamedTuple
 
@@ -23,6 +24,9 @@ from headrace.schedule.roster import Roster
 from headrace.schedule.scheduler import Scheduler
 
 MAX_EXAMPLES = 1_000
+STEPS = (60, 61, 62, 63)
+"""What is looked at depends on which modules are loaded: where one length of a run comes upon an accident of the edit
+first, the next looks elsewhere."""
 SOUND_EXAMPLES = 100
 
 
@@ -36,7 +40,7 @@ class Edit(NamedTuple):
 
 
 class Fault(NamedTuple):
-    """`finding` is a pattern for what the machine says: the invariant that breaks, not an accident of the edit."""
+    """`finding` is a pattern for what the machine says: the invariants that break, not an accident of the edit."""
 
     name: str
     finding: str
@@ -44,10 +48,10 @@ class Fault(NamedTuple):
 
 
 FAULTS = (
-    Fault("refcount skipped", "I1", (Edit(BlockPool, "share", "self.refs[block_id] += 1", "pass"),)),
+    Fault("refcount skipped", "I1|I27|freed twice", (Edit(BlockPool, "share", "self.refs[block_id] += 1", "pass"),)),
     Fault(
         "stale epoch accepted",
-        "I5|I16|I19|I23|I24",
+        "I5|I12|I16|I19|I23|I24",
         (Edit(Scheduler, "_commit_segment", "seq is None or seq.epoch != segment.epoch", "seq is None"),),
     ),
     Fault("gate ignored", "I11|I12", (Edit(Scheduler, "add", "elif request.gates:", "elif False:"),)),
@@ -56,7 +60,7 @@ FAULTS = (
     Fault(
         "wrong block", "I4|I27", (Edit(PlanDraft, "admit", "tuple(seq.block_ids)", "tuple(seq.block_ids[::-1])"),)
     ),
-    Fault("lost sequence", "I11", (Edit(Roster, "send_back", "self.wait(seq, where)", "pass"),)),
+    Fault("lost sequence", "I11|does not exist", (Edit(Roster, "send_back", "self.wait(seq, where)", "pass"),)),
     Fault(
         "published too early",
         "I27|I6",
@@ -105,13 +109,13 @@ def said(error: BaseException | None) -> str:
     return "" if error is None else f"{error!r} {said(error.__context__)}"
 
 
-def what_the_machine_says() -> str:
-    """What an example found; nothing when none of MAX_EXAMPLES found anything."""
-    try:
-        test_machine.run_machine(MAX_EXAMPLES)
-    except Exception as error:
-        return said(error)
-    return ""
+def what_the_machine_says() -> Iterator[str]:
+    """What an example found, by runs of each length; nothing where none of MAX_EXAMPLES found anything."""
+    for steps in STEPS:
+        try:
+            test_machine.run_machine(MAX_EXAMPLES, steps)
+        except Exception as error:
+            yield said(error)
 
 
 @pytest.mark.slow
@@ -125,4 +129,9 @@ def test_the_machine_finds_nothing_in_the_scheduler_as_it_is():
 def test_the_machine_finds_a_planted_fault(fault: Fault, monkeypatch: pytest.MonkeyPatch):
     for edit in fault.edits:
         plant(monkeypatch, edit)
-    assert re.search(fault.finding, what_the_machine_says())
+    found = []
+    for text in what_the_machine_says():
+        found.append(text)
+        if re.search(rf"\b({fault.finding})\b", text):
+            return
+    pytest.fail(f"{fault.finding} is not among {found}")
