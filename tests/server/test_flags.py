@@ -4,6 +4,8 @@ import pytest
 
 from headrace.cli import serve as module
 from headrace.cli.app import run
+from headrace.server.ports import bind
+from headrace.words.errors import ConfigError
 
 NEUTRAL = (
     "--tokenizer x --revision r --dtype float32 --max-model-len 64 --gpu-memory-utilization 0.5 "
@@ -87,3 +89,9 @@ def test_the_help_lists_the_flags_of_the_server(capsys):
     assert run(["serve", "--help"]) == 0
     text = capsys.readouterr().out
     assert "--served-model-name" in text and "--max-model-len" in text and "--nnodes" not in text
+
+
+@pytest.mark.parametrize("port", [-1, 65_536, 99_999])
+def test_a_port_that_is_none_is_refused_and_not_cut_to_another(port):
+    with pytest.raises(ConfigError, match=r"^port: must be from 0 \(a free one\) to 65535, got"):
+        bind("127.0.0.1", port)

@@ -13,10 +13,13 @@ from headrace.words.errors import ConfigError
 RESERVED_FILES = 48
 """File descriptors that are not for connections."""
 BACKLOG = 2_048
+MAX_PORT = 65_535
 
 
 def bind(host: str, port: int) -> socket.socket:
     """A bound socket; ConfigError names the port and, where the system tells, the process that holds it."""
+    if not 0 <= port <= MAX_PORT:
+        raise ConfigError("port", f"must be from 0 (a free one) to {MAX_PORT}, got {port}")
     try:
         family, kind, proto, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
     except OSError as error:
