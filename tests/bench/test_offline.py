@@ -87,6 +87,8 @@ def test_commands_print_a_table_or_json_and_keep_the_json(cli, tmp_path):
     assert code == 0 and json.loads(out)["completed"] == 6 and json.loads(out)["batch_ms"].keys() >= {"p50", "p99"}
     code, out, _ = cli("bench", "latency", "--num-rounds", "1", *sizes)
     assert out.splitlines()[-1].startswith("whole batch")
+    code, out, err = cli("bench", "latency", *sizes, "--save-result", str(tmp_path / "nowhere" / "found"))
+    assert (code, out) == (1, "") and err.startswith("headrace: save_result: ") and "nowhere" in err
     code, _, err = cli("bench", "throughput", "--input-len", "100")
     assert code == 1 and err.startswith("headrace: input_len: 100 tokens")
 

@@ -172,7 +172,8 @@ def test_every_option_has_a_help_text():
     ("arguments", "line"),
     [
         (["generate", "hi", "--max-tokn", "5"], "No such option: --max-tokn; did you mean '--max-tokens'?"),
-        (["generate", "hi", "--n", "many"], "Invalid value for '--n'"),
+        (["generate", "hi", "--n", "many"], "Invalid value for '--n': must be a valid integer\n"),
+        (["bench", "latency", "--batch-size", "0"], "Invalid value for '--batch-size': must be greater than or"),
         (["generate", "hi", "--scheduling-policy", "lottery"], "Invalid value for '--scheduling-policy': 'lottery' is"),
         (["generate", "hi", "--kv-cache-dtype", "fp8"], "Invalid value for '--kv-cache-dtype': 'fp8' is not"),
         (["generate"], "Missing argument 'PROMPT"),
@@ -212,6 +213,13 @@ def test_errors_have_no_traceback_unless_the_log_level_is_debug(cli):
     assert cli("generate", "hi", opener=failing(broken)) == (1, "", "headrace: model.gguf: the header ends early\n")
     err = cli("generate", "hi", "--log-level", "debug", opener=failing(broken))[2]
     assert "Traceback" in err and err.endswith("headrace: model.gguf: the header ends early\n")
+
+
+def test_a_file_that_fails_is_named(cli, tmp_path):
+    with pytest.raises(OSError) as caught:
+        (tmp_path / "nothing").read_text()
+    _, _, err = cli("generate", "hi", opener=failing(caught.value))
+    assert err == f"headrace: input or output failed: No such file or directory ({tmp_path / 'nothing'})\n"
 
 
 def test_a_fault_of_ours_is_one_line_too(cli):

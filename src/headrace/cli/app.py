@@ -23,8 +23,9 @@ WIDE = 140
 USAGE_ERROR = 2
 FAILURE = 1
 INTERRUPTED = 130
-VALIDATORS_WORDS = re.compile(r"(?<=: )(Value error|Assertion failed), ")
-"""What pydantic puts before the message of a check, and users have no use for."""
+VALIDATORS_WORDS = re.compile(r"(?<=: )(Value error|Assertion failed), |, unable to parse string as an? \w+")
+"""What pydantic puts around the message of a check, and users have no use for."""
+INPUT = re.compile(r"(?<=: )Input should be ")
 NO_PROMPT = " Write it on the command line, or - to read it from standard input."
 EPILOG = (
     "Exit codes: 0 done, 1 failed, 2 wrong usage, 130 interrupted. `headrace COMMAND --help` lists the options, "
@@ -128,8 +129,7 @@ def run(arguments: Sequence[str] | None = None, opener: OpenLLM = open_llm) -> i
         return _report(error, str(error), FAILURE)
     except OSError as error:
         drop_output()
-        text = "" if isinstance(error, BrokenPipeError) else f"input or output failed: {error.strerror or error}"
-        return _report(error, text, FAILURE)
+        return _report(error, "" if isinstance(error, BrokenPipeError) else file_line(error), FAILURE)
     except Exception as error:
         if hasattr(error, "format_message"):
             return _report(error, usage_line(error), USAGE_ERROR)
@@ -139,11 +139,17 @@ def run(arguments: Sequence[str] | None = None, opener: OpenLLM = open_llm) -> i
         drop_logs()
 
 
+def file_line(error: OSError) -> str:
+    """What went wrong with a file, and with which where that is known."""
+    named = f" ({error.filename})" if error.filename else ""
+    return f"input or output failed: {error.strerror or error}{named}"
+
+
 def usage_line(error: Any) -> str:
     """A usage error in one line, with the nearest option where one was misspelt."""
     if close := getattr(error, "possibilities", None):
         return f"{error.message.rstrip('.')}{nearest(error.option_name, close)}"
-    text = VALIDATORS_WORDS.sub("", str(error.format_message()))
+    text = INPUT.sub("must be ", VALIDATORS_WORDS.sub("", str(error.format_message())))
     return text + NO_PROMPT if text == "Missing argument 'PROMPT...'." else text
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import math
 import os
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -14,7 +13,7 @@ from headrace.bench.client import Target
 from headrace.bench.load import Goals, Load, run, summary
 from headrace.cli.bar import Bar
 from headrace.cli.bench_engine import latency, startup, throughput
-from headrace.cli.bench_table import finish, table
+from headrace.cli.bench_table import SaveOption, finish, table
 from headrace.words.errors import ConfigError, EngineError
 
 app = typer.Typer(no_args_is_help=True, help="Measure engines and servers.")
@@ -48,7 +47,7 @@ def serve(
     seed: Annotated[int, typer.Option(help="The same seed sends the same requests at the same times.")] = 0,
     api_key: Annotated[str | None, typer.Option(help=f"Key of the server; default: {' or '.join(KEYS)}.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
-    save_result: Annotated[Path | None, typer.Option(help="File for the JSON.")] = None,
+    save_result: SaveOption = None,
 ) -> int:
     """Send streamed completions to a server, ours or another one, and print throughput, latencies and goodput."""
     load = Load(

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from headrace.cli.bar import Bar
-from headrace.cli.bench_table import finish, head, table, times
+from headrace.cli.bench_table import SaveOption, finish, head, table, times
 from headrace.cli.model import LogLevelOption, ModelOption, open_model
 from headrace.cli.options import Options, engine_keywords, engine_options, takes
 from headrace.cli.report import plural
@@ -20,7 +19,6 @@ WarmupOption = Annotated[int, typer.Option(help="Rounds before anything is measu
 SeedOption = Annotated[int, typer.Option(help="The same seed asks for the same.")]
 ProfileOption = Annotated[bool, typer.Option("--profile", help="Time each kind of op of the model.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
-SaveOption = Annotated[Path | None, typer.Option(help="File for the JSON.")]
 PHASES = {
     "interpreter_ms": "Python",
     "import_ms": "imports",

@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+import typer
 
 from headrace.cli.report import plural
+from headrace.words.errors import ConfigError
 
 ROWS = {
     "ttft_ms": "first token (TTFT)",
@@ -45,6 +48,16 @@ def times(result: Mapping[str, Any], rows: Mapping[str, str]) -> list[str]:
         for key, name in rows.items()
         if result[key]
     ]
+
+
+def writable(path: Path | None) -> Path | None:
+    """The file of a result, refused before anything is measured where it could not be written."""
+    if path is not None and (path.is_dir() or not path.absolute().parent.is_dir()):
+        raise ConfigError("save_result", f"{str(path)!r} is no file in a folder that is there")
+    return path
+
+
+SaveOption = Annotated[Path | None, typer.Option(help="File for the JSON.", callback=writable)]
 
 
 def finish(result: dict[str, Any], text: str, as_json: bool, save_result: Path | None) -> int:
