@@ -42,6 +42,47 @@ inline void write_to_tiles(const Cache& cache, i64 key, u16* keys, u16* values, 
   }
 }
 
+// Up to 32 dimensions of a key in the order of a tile, zeros behind the last.
+inline void in_places(const u16* from, i64 count, bool is_chained, u16* to) {
+  u16 all[32] = {};
+  if (count < 32) from = static_cast<u16*>(std::memcpy(all, from, count * sizeof(u16)));
+  for (i64 d = 0; d < 32; d += 4) {
+    u64 four;
+    std::memcpy(&four, from + d, sizeof four);
+    if (is_chained) four = (four >> 32 & 0xffff) | (four & 0xffff) << 16 | four >> 48 << 32 | (four >> 16 & 0xffff) << 48;
+    std::memcpy(to + d, &four, sizeof four);
+  }
+}
+
+// Sixteen keys that fill a tile; a row of k or v lies behind another by `stride`.
+inline void write_tile(const Cache& cache, i64 key, u16* keys, u16* values, const u16* k, const u16* v, i64 stride) {
+  const i64 dim = cache.dim_padded;
+  for (i64 d = 0; d < cache.dim; d += 32) {
+    I16 words[16];
+    for (i64 i = 0; i < 16; i++) {
+      u16 line[32];
+      in_places(k + i * stride + d, cache.dim - d < 32 ? cache.dim - d : 32, cache.is_chained, line);
+      words[i] = load_words(reinterpret_cast<const i32*>(line));
+    }
+    transpose(words);
+    i32* to = reinterpret_cast<i32*>(keys + key * dim + d / 32 * 512);
+    for (i64 p = 0; p < 16; p++) store_words(to + p * 16, words[p]);
+  }
+  const i64 order[4] = {place_of(0, cache.is_chained), place_of(1, cache.is_chained), place_of(2, cache.is_chained),
+                        place_of(3, cache.is_chained)};
+  i64 at[4];  // which of four keys lies in a place
+  for (i64 i = 0; i < 4; i++) at[order[i]] = i;
+  for (i64 d = 0; d < dim; d += 16) {
+    const i64 left = cache.dim - d;
+    u16* to = values + key / cache.unit * cache.unit * dim + d * cache.unit + key % cache.unit / 2 * 32;
+    auto load_at = [&](i64 i) {
+      const u16* from = v + (i / 4 * 4 + at[i % 4]) * stride + d;
+      return left >= 16 ? load_bf16(from) : left > 0 ? load_some(from, left) : set(0.0f);
+    };
+    for (i64 i = 0; i < 16; i += 2) store_pair(to + i * 16, load_at(i), load_at(i + 1));
+  }
+}
+
 // Pads with zeros up to dim_padded: what lay there before is not to be multiplied.
 template <class T>
 void write_token(const Cache& cache, i64 slot, i64 head, const T* k, const T* v) {
@@ -97,17 +138,46 @@ void write_codes(const Cache& cache, i64 slot, i64 head, const T* k, const T* v)
         static_cast<i8>(codes[d]);
 }
 
+// Whether tokens [t, t + 16) of a step fill a tile of keys that are kept as they come.
+inline bool fill_tile(const Attend& op, i64 t, i64 end) {
+  constexpr i64 kTile = 16;
+  const i64* slots = op.step.slots;
+  if (op.cache->unit == 0 || op.cache->has_codes || t + kTile > end || slots[t] < 0 || slots[t] % kTile != 0) return false;
+  for (i64 i = 1; i < kTile; i++)
+    if (slots[t + i] != slots[t] + i) return false;
+  return true;
+}
+
 template <class T>
 void write_keys_and_values(const Attend& op, Team& team) {
+  constexpr i64 kRun = 16;
   const Cache& cache = *op.cache;
-  for_rows(team, op.step.num_tokens, 4 * cache.num_heads * cache.dim, [&](i64 t) {
-    const i64 slot = op.step.slots[t];
-    if (slot < 0) return;
-    for (i64 h = 0; h < cache.num_heads; h++) {
-      const T *k = op.k.row<T>(t) + h * cache.dim, *v = op.v.row<T>(t) + h * cache.dim;
-      if (cache.has_codes) write_codes(cache, slot, h, k, v);
-      else write_token(cache, slot, h, k, v);
+  auto each_head = [&](i64 t, auto write) {
+    const i64 block = op.step.slots[t] / cache.block_size, key = op.step.slots[t] % cache.block_size;
+    for (i64 h = 0; h < cache.num_heads; h++) write(block, key, h, op.k.row<T>(t) + h * cache.dim, op.v.row<T>(t) + h * cache.dim);
+  };
+  auto run = [&](i64 t, i64 end) {
+    while (t < end) {
+      if constexpr (std::is_same_v<T, u16>) {
+        if (fill_tile(op, t, end)) {
+          each_head(t, [&](i64 block, i64 key, i64 h, const u16* k, const u16* v) {
+            write_tile(cache, key, page<u16>(cache, cache.keys, block, h), page<u16>(cache, cache.values, block, h), k, v, op.k.stride);
+          });
+          t += 16;
+          continue;
+        }
+      }
+      if (op.step.slots[t] >= 0)
+        each_head(t, [&](i64 block, i64 key, i64 h, const T* k, const T* v) {
+          const i64 slot = block * cache.block_size + key;
+          if (cache.has_codes) write_codes(cache, slot, h, k, v);
+          else write_token(cache, slot, h, k, v);
+        });
+      t++;
     }
+  };
+  team.for_each(ceil_div(op.step.num_tokens, kRun), [&](i64 i) {
+    run(i * kRun, (i + 1) * kRun < op.step.num_tokens ? (i + 1) * kRun : op.step.num_tokens);
   });
 }
 

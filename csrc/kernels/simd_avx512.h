@@ -78,6 +78,27 @@ template <int N>
 inline I16 shift_signed(I16 a) {
   return {_mm512_srai_epi32(a.v, N)};
 }
+inline void transpose(I16 (&rows)[16]) {
+  __m512i a[16], b[16];
+  for (int i = 0; i < 16; i += 2) {
+    a[i] = _mm512_unpacklo_epi32(rows[i].v, rows[i + 1].v);
+    a[i + 1] = _mm512_unpackhi_epi32(rows[i].v, rows[i + 1].v);
+  }
+  for (int i = 0; i < 16; i += 4)
+    for (int h = 0; h < 2; h++) {
+      b[i + 2 * h] = _mm512_unpacklo_epi64(a[i + h], a[i + 2 + h]);
+      b[i + 2 * h + 1] = _mm512_unpackhi_epi64(a[i + h], a[i + 2 + h]);
+    }
+  // b[4 q + w]: in each of four lanes l, column 4 l + w of rows 4 q to 4 q + 3
+  for (int w = 0; w < 4; w++) {
+    const __m512i low = _mm512_shuffle_i32x4(b[w], b[4 + w], 0x88), high = _mm512_shuffle_i32x4(b[8 + w], b[12 + w], 0x88);
+    const __m512i low2 = _mm512_shuffle_i32x4(b[w], b[4 + w], 0xdd), high2 = _mm512_shuffle_i32x4(b[8 + w], b[12 + w], 0xdd);
+    rows[w].v = _mm512_shuffle_i32x4(low, high, 0x88);
+    rows[4 + w].v = _mm512_shuffle_i32x4(low2, high2, 0x88);
+    rows[8 + w].v = _mm512_shuffle_i32x4(low, high, 0xdd);
+    rows[12 + w].v = _mm512_shuffle_i32x4(low2, high2, 0xdd);
+  }
+}
 inline u32 greater_mask(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_GT_OQ); }
 inline u32 equal_mask(F16 a, F16 b) { return _mm512_cmp_ps_mask(a.v, b.v, _CMP_EQ_OQ); }
 
