@@ -228,8 +228,8 @@ def test_a_fault_of_ours_is_one_line_too(cli):
 
 
 def test_a_prompt_that_never_fits_is_told_with_its_reason_and_exit_code_1(cli):
-    code, _, err = cli("generate", "x" * 300, "--raw")
-    assert code == 1 and "ended with prompt_length_exceeded: the prompt has 300 tokens" in err
+    code, out, err = cli("generate", "x" * 300, "--raw")
+    assert (code, out) == (1, "") and "ended with prompt_length_exceeded: the prompt has 300 tokens" in err
 
 
 def test_the_version_is_printed(cli):
@@ -300,7 +300,7 @@ def test_ctrl_c_stops_the_answer_and_the_chat_goes_on(cli, monkeypatch):
 def test_a_turn_that_cannot_be_answered_is_told_and_forgotten(cli, monkeypatch):
     opener = Opener()
     code, out, err = talk(cli, monkeypatch, ["y" * 300, "/what", "hello"], opener, "--system", "be brief")
-    assert code == 0 and out == f"\n{ANSWER}\n"
+    assert code == 0 and out == f"{ANSWER}\n"
     assert "prompt_length_exceeded" in err and "/reset forgets" in err
     assert prompts(opener)[0].startswith("<|im_start|>system\nbe brief") and "yyy" not in prompts(opener)[0]
 

@@ -27,7 +27,7 @@ from headrace.engine.timeline import render
 from headrace.llm import LLM
 from headrace.words.config import DEFAULT_MODEL
 from headrace.words.errors import ConfigError
-from headrace.words.outputs import RequestOutput
+from headrace.words.outputs import GOOD_ENDS, RequestOutput
 from headrace.words.params import SamplingParams
 
 MAX_TOKENS = 256
@@ -144,8 +144,9 @@ def print_stream(outputs: Iterator[RequestOutput]) -> RequestOutput:
         sys.stdout.write(text[shown:])
         sys.stdout.flush()
         shown = len(text)
-    sys.stdout.write("\n")
     assert output is not None
+    if shown or any(choice.finish_reason in GOOD_ENDS for choice in output.outputs):
+        sys.stdout.write("\n")
     return output
 
 
