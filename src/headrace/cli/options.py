@@ -47,7 +47,7 @@ ENGINE_HELP = {
     "request_timeout_s": "seconds a request may take; default: any time",
     "max_num_queued_requests": "requests that may wait; default: any number, 1024 in a server",
     "max_num_queued_tokens": "tokens that may wait; default: any number, 1000000 in a server",
-    "num_threads": "threads of a step; default: one per core",
+    "num_threads": "threads of a step, no more than there are cores; default: one per core",
     "role": "part in a group of engines",
 }
 SAMPLING_HELP = {
