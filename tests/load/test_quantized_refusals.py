@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.load import folder as f
 
-from headrace.load.checkpoint import open_checkpoint
+from headrace.layers.weights import Weights
+from headrace.load.checkpoint import Checkpoint, open_checkpoint
 from headrace.words.errors import ModelError
 
 CONFIG, FILE = "config.json: quantization_config", "model.safetensors: "
@@ -180,6 +182,28 @@ def test_scales_that_are_no_numbers_are_refused_when_they_are_read(tmp_path, tol
             if read is not None:
                 with pytest.raises(ModelError, match=f"'{name}' holds scales that are not finite; it is damaged"):
                     read()
+
+
+def opened_with_bias(folder: Path, bias: np.ndarray) -> Checkpoint:
+    tensors = {**gptq(), "q.bias": bias}
+    f.write(folder, config__json={**f.CONFIG, "quantization_config": GPTQ}, model__safetensors=f.safetensors(tensors))
+    return open_checkpoint(str(folder))
+
+
+def test_biases_of_zero_beside_gptq_matrices_are_there_for_models_that_ask_and_no_fault_for_others(tmp_path):
+    with opened_with_bias(tmp_path, np.zeros(16, np.float16)) as checkpoint:
+        weights = Weights(checkpoint.weights)
+        weights.get("q.weight", 16, 32)
+        weights.check_all_read()
+        assert weights.has("q.bias") and not weights.get("q.bias", 16).any()
+
+
+def test_a_bias_that_says_something_must_have_a_place(tmp_path):
+    with opened_with_bias(tmp_path, np.eye(16, dtype=np.float16)[5]) as checkpoint:
+        weights = Weights(checkpoint.weights)
+        weights.get("q.weight", 16, 32)
+        with pytest.raises(ModelError, match="the model has no place for the tensor q.bias"):
+            weights.check_all_read()
 
 
 ODD = [None, True, 0, -1, 3, 8, 2**40, 1.5, "", "group", [], [4, 4], [0, -1], {}, {"format": 1}]

@@ -37,8 +37,14 @@ def read(stored: Stored, told: Told) -> Found:
     """qweight [in × bits / 32, out], qzeros [groups, out × bits / 32], scales [groups, out], perhaps g_idx [in] with
     the group of each input. Raises ModelError."""
     scheme = Scheme(told)
-    found = {f"{name}.weight": matrix(stored, name, scheme) for name in modules(stored, "qweight")}
-    return Found(found)
+    names = modules(stored, "qweight")
+    return Found({f"{name}.weight": matrix(stored, name, scheme) for name in names}, spare=zero_biases(stored, names))
+
+
+def zero_biases(stored: Stored, names: list[str]) -> frozenset[str]:
+    """What some quantizers write beside every matrix, whether the model has a bias or not."""
+    biases = [f"{name}.bias" for name in names if f"{name}.bias" in stored.names()]
+    return frozenset(name for name in biases if stored.dtype(name) in SCALE_TYPES and not stored.get(name).any())
 
 
 def matrix(stored: Stored, name: str, scheme: Scheme) -> Matrix:

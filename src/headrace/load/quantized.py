@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -39,14 +39,33 @@ class Matrix(NamedTuple):
 
 
 class Found(NamedTuple):
-    """What a method finds in a folder: matrices by plain name, and tensors that nothing here asks for."""
+    """What a method finds in a folder: matrices by plain name, tensors that nothing here asks for, and those that a
+    model may ask for or not."""
 
     matrices: Mapping[str, Matrix]
     unused: frozenset[str] = frozenset()
+    spare: frozenset[str] = frozenset()
 
     @property
     def keeps_integers(self) -> bool:
         return any(matrix.codes() is not None for matrix in self.matrices.values())
+
+
+class Names(Collection[str]):
+    """Those that may be asked for are in it; who goes through it meets those that must be."""
+
+    def __init__(self, names: Collection[str], spare: frozenset[str]) -> None:
+        self._names = names
+        self._needed = [name for name in names if name not in spare]
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._names
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._needed)
+
+    def __len__(self) -> int:
+        return len(self._needed)
 
 
 class QuantizedWeights:
@@ -61,14 +80,14 @@ class QuantizedWeights:
         for name in plain:
             if name in found.matrices:
                 raise ModelError(stored.file, f"holds {brief(name)} twice, once of them quantized")
-        self._names = dict.fromkeys((*plain, *found.matrices))
+        self._names = Names(dict.fromkeys((*plain, *found.matrices)), found.spare)
 
     @property
     def nbytes(self) -> int:
         return self._stored.nbytes
 
     def names(self) -> Collection[str]:
-        return self._names.keys()
+        return self._names
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self._matrices[name].shape if name in self._matrices else self._stored.shape(name)
