@@ -123,6 +123,13 @@ CASES: dict[str, tuple[Any, dict[str, np.ndarray | None], str]] = {
 }
 
 
+@pytest.mark.parametrize(("tensors", "name"), [(gptq(), "q.qweight"), (packed(), "q.weight_packed")])
+def test_packed_matrices_of_which_the_configuration_says_nothing_are_named(tmp_path, tensors, name):
+    f.write(tmp_path, model__safetensors=f.safetensors(tensors), quantize_config__json=GPTQ)
+    with pytest.raises(ModelError, match=f"^config.json: has no quantization_config, though .* holds '{name}'; "):
+        open_checkpoint(str(tmp_path))
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_what_cannot_be_read_is_refused_in_one_line(tmp_path, case):
     told, tensors, words = CASES[case]

@@ -24,6 +24,7 @@ from headrace.words.errors import ModelError, brief
 CONFIG, GENERATION = "config.json", "generation_config.json"
 SINGLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 PICKLES = ("*.bin", "*.pt", "*.pth", "*.ckpt", "*.pkl")
+PACKED = (".qweight", ".weight_packed")
 INTEGER_DTYPE = "bfloat16"
 """Of a checkpoint of integers, unless somebody asks for more: kernels keep them beside that."""
 WORDS = {"F32": "float32", "F16": "float16", "BF16": "bfloat16"}
@@ -107,6 +108,17 @@ def homes_of(folder: Path, mapping: Mapping[str, str]) -> dict[str, SafetensorsF
     return {tensor: files[name] for tensor, name in mapping.items()}
 
 
+def check_plain(weights: FolderWeights) -> None:
+    """ModelError for matrices in a packed format of which the configuration says nothing."""
+    packed = next((name for name in weights.names() if name.endswith(PACKED)), None)
+    if packed is not None:
+        raise ModelError(
+            CONFIG,
+            f"has no quantization_config, though {weights.file} holds {brief(packed)}; the checkpoint's "
+            "quantize_config.json or quant_config.json may be what belongs there",
+        )
+
+
 def stored_dtype(weights: FolderWeights) -> str:
     """That of most tensors."""
     counts = Counter(weights.dtype(name) for name in weights.names())
@@ -121,6 +133,7 @@ def open_folder(folder: Path) -> Parts:
     config = model_config({**raw, "eos_token_id": list(ends)}, CONFIG)
     weights = open_weights(folder)
     if config.quantization is None:
+        check_plain(weights)
         config = replace(config, dtype=told_dtype(raw) or stored_dtype(weights))
         return Parts(config, weights, partial(folder_tokenizer, folder), generation, weights.close)
     try:
