@@ -11,6 +11,7 @@ from starlette.requests import Request
 from headrace.engine.inputs import PIECE_CHARS, clean_text
 from headrace.server.body import LONG_BODY, MAX_DEPTH, MAX_MEMBERS, parse, read_json
 from headrace.server.errors import ApiError
+from headrace.server.room import Room
 from headrace.server.settings import Settings
 
 
@@ -31,7 +32,7 @@ def read(data: bytes, run=lambda work: work()) -> tuple[dict, int]:
         return run(work)
 
     request = Request({"type": "http", "headers": []}, receive)
-    value = asyncio.run(read_json(request, Settings(model_names=("toy",)), beside))
+    value = asyncio.run(read_json(request, Settings(model_names=("toy",)), beside, Room(1 << 20)))
     return value, len(spared)
 
 
@@ -59,6 +60,38 @@ def test_a_long_body_that_waited_too_long_for_its_turn_may_come_again():
     with pytest.raises(ApiError, match="try again later") as caught:
         read(json.dumps("a" * LONG_BODY).encode(), busy)
     assert caught.value.status == 503
+
+
+def test_long_bodies_share_their_room_and_short_ones_need_none():
+    room, settings, goes_on = Room(3 * LONG_BODY), Settings(model_names=("toy",)), asyncio.Event()
+
+    def coming(num_bytes: int) -> Request:
+        """A request whose last byte comes when all may go on."""
+        data = json.dumps("a" * (num_bytes - 2)).encode()
+        parts = [{"type": "http.request", "body": data[:-1], "more_body": True}, {"type": "http.request", "body": b'"'}]
+
+        async def receive():
+            if len(parts) == 1:
+                await goes_on.wait()
+            return parts.pop(0)
+
+        return Request({"type": "http", "headers": []}, receive)
+
+    async def beside(work):
+        return {"size": len(work())}
+
+    async def read_all() -> tuple[list, object]:
+        tasks = [asyncio.create_task(read_json(coming(2 * LONG_BODY), settings, beside, room)) for _ in range(4)]
+        await asyncio.sleep(0.01)
+        goes_on.set()
+        with pytest.raises(ApiError, match="must be a JSON object"):
+            await read_json(coming(LONG_BODY), settings, beside, room)
+        return await asyncio.gather(*tasks, return_exceptions=True)
+
+    *read, refused = asyncio.run(read_all())
+    assert read == [{"size": 2 * LONG_BODY - 2}] * 3
+    assert (refused.status, refused.code, refused.headers["connection"]) == (503, "many_long_bodies", "close")
+    assert "retry-after" in refused.headers and room.num_free == 3 * LONG_BODY
 
 
 def test_lone_surrogates_become_replacement_characters_in_names_and_values():

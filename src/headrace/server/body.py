@@ -12,6 +12,7 @@ from starlette.requests import ClientDisconnect, Request
 
 from headrace.engine.inputs import clean_text
 from headrace.server.errors import ApiError, bad_request
+from headrace.server.room import Room, Share
 from headrace.server.settings import Settings
 
 MAX_DEPTH = 64
@@ -35,13 +36,15 @@ class ClientGone(Exception):
     """Nobody is there any more to be told anything."""
 
 
-async def read_json(request: Request, settings: Settings, beside: Decode) -> dict[str, Any]:
-    """The object in the body. Lone surrogates in its texts become U+FFFD; raises ApiError."""
+async def read_json(request: Request, settings: Settings, beside: Decode, room: Room) -> dict[str, Any]:
+    """The object in the body. Lone surrogates in its texts become U+FFFD; raises ApiError. What is beyond LONG_BODY
+    takes of the room that all bodies have, until it is decoded."""
     kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
     if kind not in JSON_TYPES and not kind.endswith("+json"):
         raise ApiError(415, f"the body must be application/json, got {kind[:80]!r}", closes=True)
-    data = await _read(request, settings)
-    value = parse(data) if len(data) <= LONG_BODY else await _decoded(data, beside)
+    with room.share() as share:
+        data = await _read(request, settings, share)
+        value = parse(data) if len(data) <= LONG_BODY else await _decoded(data, beside)
     if not isinstance(value, dict):
         raise bad_request(None, "the body must be a JSON object")
     if len(value) > MAX_FIELDS:
@@ -53,10 +56,15 @@ async def _decoded(data: bytes, beside: Decode) -> Any:
     try:
         return await beside(lambda: parse(data))
     except TimeoutError:
-        raise ApiError(503, "many long bodies are being read; try again later") from None
+        raise _busy() from None
 
 
-async def _read(request: Request, settings: Settings) -> bytes:
+def _busy() -> ApiError:
+    message = "many long bodies are being read; try again later"
+    return ApiError(503, message, code="many_long_bodies", retry_after_s=1, closes=True)
+
+
+async def _read(request: Request, settings: Settings, share: Share) -> bytes:
     limit = settings.max_body_bytes
     declared = request.headers.get("content-length", "")
     if declared.isdecimal() and int(declared) > limit:
@@ -70,6 +78,8 @@ async def _read(request: Request, settings: Settings) -> bytes:
                 length += len(part)
                 if length > limit:
                     raise _too_large(limit)
+                if not share.grow(length - LONG_BODY):
+                    raise _busy()
     except TimeoutError:
         raise ApiError(408, f"the body did not come within {settings.body_timeout_s:g} s", closes=True) from None
     except ClientDisconnect:

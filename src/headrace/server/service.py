@@ -6,7 +6,7 @@ import asyncio
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -23,6 +23,7 @@ from headrace.server.flight import FlightRecorder
 from headrace.server.generation import Generation
 from headrace.server.metrics import ServerMetrics
 from headrace.server.protocol.fields import MAX_ID_CHARS
+from headrace.server.room import Room
 from headrace.server.settings import Settings
 from headrace.server.spans import NoSpans, Spans
 from headrace.server.sse import EventStream
@@ -64,6 +65,7 @@ class Service:
         self._turnstile = asyncio.Lock()
         self._renderers = Beside(TEMPLATE_THREADS, "headrace-template")
         self._decoders = Beside(1, "headrace-json")
+        self._bodies = Room(max(settings.max_bodies_bytes, settings.max_body_bytes))
         llm.engine.metrics.listen(lambda state: self._finish_times_s.append(time.monotonic()))
         llm.engine.metrics.listen(self.books.finished)
         llm.engine.metrics.listen(self.metrics.finished)
@@ -109,7 +111,10 @@ class Service:
 
     async def read(self, request: Request) -> dict[str, Any]:
         """The JSON object in the body of a request."""
-        return await read_json(request, self.settings, lambda work: self._decoders.run(work, DECODE_TIMEOUT_S))
+        def beside(work: Callable[[], Any]) -> Awaitable[Any]:
+            return self._decoders.run(work, DECODE_TIMEOUT_S)
+
+        return await read_json(request, self.settings, beside, self._bodies)
 
     async def encode(self, text: str, adds_special_tokens: bool, param: str) -> list[int]:
         """Token ids of a text, a long one beside the event loop."""

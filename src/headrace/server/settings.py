@@ -22,6 +22,8 @@ class Settings:
     shutdown_timeout_s: float = 30.0
     wedge_timeout_s: float = 300.0
     max_body_bytes: int = 32 * MIB
+    max_bodies_bytes: int = 256 * MIB
+    """Of all bodies together that are long and not decoded yet; one of the largest there may be always has room."""
     body_timeout_s: float = 60.0
     max_header_bytes: int = 4 * MIB
     max_headers: int = 256
