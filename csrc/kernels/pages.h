@@ -54,14 +54,14 @@ inline void in_places(const u16* from, i64 count, bool is_chained, u16* to) {
   }
 }
 
-// Sixteen keys that fill a tile; a row of k or v lies behind another by `stride`.
-inline void write_tile(const Cache& cache, i64 key, u16* keys, u16* values, const u16* k, const u16* v, i64 stride) {
+// Sixteen keys that fill a tile; a row of k lies behind another by `k_stride`, one of v by `v_stride`.
+inline void write_tile(const Cache& cache, i64 key, u16* keys, u16* values, const u16* k, i64 k_stride, const u16* v, i64 v_stride) {
   const i64 dim = cache.dim_padded;
   for (i64 d = 0; d < cache.dim; d += 32) {
     I16 words[16];
     for (i64 i = 0; i < 16; i++) {
       u16 line[32];
-      in_places(k + i * stride + d, cache.dim - d < 32 ? cache.dim - d : 32, cache.is_chained, line);
+      in_places(k + i * k_stride + d, cache.dim - d < 32 ? cache.dim - d : 32, cache.is_chained, line);
       words[i] = load_words(reinterpret_cast<const i32*>(line));
     }
     transpose(words);
@@ -76,7 +76,7 @@ inline void write_tile(const Cache& cache, i64 key, u16* keys, u16* values, cons
     const i64 left = cache.dim - d;
     u16* to = values + key / cache.unit * cache.unit * dim + d * cache.unit + key % cache.unit / 2 * 32;
     auto load_at = [&](i64 i) {
-      const u16* from = v + (i / 4 * 4 + at[i % 4]) * stride + d;
+      const u16* from = v + (i / 4 * 4 + at[i % 4]) * v_stride + d;
       return left >= 16 ? load_bf16(from) : left > 0 ? load_some(from, left) : set(0.0f);
     };
     for (i64 i = 0; i < 16; i += 2) store_pair(to + i * 16, load_at(i), load_at(i + 1));
@@ -161,7 +161,8 @@ void write_keys_and_values(const Attend& op, Team& team) {
       if constexpr (std::is_same_v<T, u16>) {
         if (fill_tile(op, t, end)) {
           each_head(t, [&](i64 block, i64 key, i64 h, const u16* k, const u16* v) {
-            write_tile(cache, key, page<u16>(cache, cache.keys, block, h), page<u16>(cache, cache.values, block, h), k, v, op.k.stride);
+            write_tile(cache, key, page<u16>(cache, cache.keys, block, h), page<u16>(cache, cache.values, block, h), k, op.k.stride,
+                       v, op.v.stride);
           });
           t += 16;
           continue;
