@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.inputs import Checked
+from headrace.server.answers import json_answer, num_values
 from headrace.server.chunks import ChunkWriter
 from headrace.server.errors import bad_request
 from headrace.server.generation import Generation, News
@@ -44,7 +45,7 @@ async def create(service: Service, request: Request) -> Response:
     if body.stream:
         return EventStream(generation, ChatWriter(job, generation), service.senders)
     (output,) = await answer_or_leave(request.receive, generation)
-    return Response(encode(answer(job, output)), media_type="application/json")
+    return await json_answer(lambda: answer(job, output), num_values([output], job.num_top, body.prompt_logprobs))
 
 
 async def _check(service: Service, request: Request, body: ChatRequest) -> ChatJob:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from headrace.engine.inputs import Checked, Prompt
+from headrace.server.answers import json_answer, num_values
 from headrace.server.chunks import ChunkWriter
 from headrace.server.errors import bad_request
 from headrace.server.generation import Generation, News
@@ -58,7 +59,7 @@ async def create(service: Service, request: Request) -> Response:
     if body.stream:
         return EventStream(generation, CompletionWriter(job, generation), service.senders)
     outputs = await answer_or_leave(request.receive, generation)
-    return Response(encode(answer(job, outputs)), media_type="application/json")
+    return await json_answer(lambda: answer(job, outputs), num_values(outputs, body.logprobs, body.prompt_logprobs))
 
 
 async def _check(service: Service, request: Request, body: CompletionRequest) -> CompletionJob:

@@ -11,10 +11,11 @@ from typing import Any
 from starlette.requests import Request
 from starlette.responses import Response
 
+from headrace.server.answers import json_answer
 from headrace.server.parameters import check_all, given, split_prompts, warnings_of
 from headrace.server.protocol.tokens import EmbeddingRequest
 from headrace.server.service import Service, new_id
-from headrace.server.sse import answer_or_leave, encode
+from headrace.server.sse import answer_or_leave
 from headrace.words.outputs import EmbeddingOutput
 from headrace.words.params import PoolingParams
 
@@ -31,8 +32,12 @@ async def create(service: Service, request: Request) -> Response:
     warnings = warnings_of(body, None, checked)
     generation = service.open(checked, new_id(request, "embd-", body.request_id), False, arrival_s)
     outputs = await answer_or_leave(request.receive, generation)
-    shaped = answer(outputs, model, body.encoding_format == "base64")
-    return Response(encode(shaped | ({"warnings": warnings} if warnings else {})), media_type="application/json")
+
+    def make() -> dict[str, Any]:
+        shaped = answer(outputs, model, body.encoding_format == "base64")
+        return shaped | ({"warnings": warnings} if warnings else {})
+
+    return await json_answer(make, sum(len(output.embedding) for output in outputs))
 
 
 def answer(outputs: Sequence[EmbeddingOutput], model: str, is_base64: bool) -> dict[str, Any]:
