@@ -17,7 +17,7 @@ export HEADRACE_SHARED_DATA := $(abspath ../shared/data)
 endif
 endif
 
-.PHONY: help demo serve test check docs page page-check fuzz soak sanitize clean
+.PHONY: help demo serve test check docs page page-check fuzz soak sanitize emulate clean
 
 help:
 	@echo "make demo    install into $(VENV), fetch the default model, generate"
@@ -30,6 +30,7 @@ help:
 	@echo "             and $(FUZZ_HEADERS) damaged files that are neither read nor refused"
 	@echo "make soak    the server under load for $(SOAK_SECONDS) s each, and schemathesis"
 	@echo "make sanitize  build the kernels with sanitizers and run their tests"
+	@echo "make emulate   build the kernels with the AMX instructions played by C++, and run their tests"
 	@echo "make clean   remove $(VENV) and all caches"
 
 demo: $(VENV)/.runs
@@ -75,16 +76,22 @@ soak: $(VENV)/.develops
 	$(BIN)/python -m benchmarks.streams
 
 comma := ,
-SANITIZED := $(BIN)/python -m pytest tests/ops/native -q -p no:cacheprovider --timeout 0
+KERNEL_TESTS := $(BIN)/python -m pytest tests/ops/native -q -p no:cacheprovider --timeout 0
 BUILD_KERNELS = cmake -S . -B build/$(1) -DHEADRACE_SANITIZE=$(2) -DPython_EXECUTABLE=$(abspath $(BIN)/python) && cmake --build build/$(1) -j 2
 sanitize: $(VENV)/.develops
 	$(BIN)/python -m pip -qq install "nanobind>=2.9,<3"
 	$(call BUILD_KERNELS,address,address$(comma)undefined)
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so) $$(gcc -print-file-name=libstdc++.so)" ASAN_OPTIONS=detect_leaks=0 UBSAN_OPTIONS=halt_on_error=1 \
-	    HEADRACE_NATIVE_BUILD=$(abspath build/address) $(SANITIZED)
+	    HEADRACE_NATIVE_BUILD=$(abspath build/address) $(KERNEL_TESTS)
 	$(call BUILD_KERNELS,thread,thread)
 	LD_PRELOAD=$$(gcc -print-file-name=libtsan.so) TSAN_OPTIONS=halt_on_error=1 \
 	    HEADRACE_NATIVE_BUILD=$(abspath build/thread) $(BIN)/python -m tests.ops.native.races
+
+# The AMX kernels on a processor without AMX: its instructions are played by C++.
+emulate: $(VENV)/.develops
+	$(BIN)/python -m pip -qq install "nanobind>=2.9,<3"
+	cmake -S . -B build/emulated -DHEADRACE_EMULATE_AMX=ON -DPython_EXECUTABLE=$(abspath $(BIN)/python) && cmake --build build/emulated -j 2
+	HEADRACE_NATIVE_BUILD=$(abspath build/emulated) $(KERNEL_TESTS)
 
 clean:
 	rm -rf $(VENV) build dist .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis

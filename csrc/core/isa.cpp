@@ -24,6 +24,9 @@ bool may_use_tiles() {
 }
 
 bool has_amx_bf16() {
+#if defined(HEADRACE_EMULATE_AMX)
+  return true;
+#endif
   unsigned a = 0, b = 0, c = 0, d = 0;
   if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return false;
   const bool bf16 = (d >> 22) & 1, tile = (d >> 24) & 1;

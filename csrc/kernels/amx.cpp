@@ -8,6 +8,9 @@
 #define HEADRACE_HALVES 2
 #include "kernels/simd_avx512.h"
 // clang-format off
+#if defined(HEADRACE_EMULATE_AMX)
+#include "kernels/amx_emulated.h"
+#endif
 #include "kernels/tiles.h"
 #include "kernels/dot_fma.h"
 #include "kernels/dot_amx.h"
