@@ -1,11 +1,14 @@
 """A hook of schemathesis: rules between fields, which JSON Schema cannot say. It compares no two values (min_tokens is
-not above max_tokens), and it has no word for the last item of a list (a message that is continued has text) nor for
-the number that a name of a field spells (ids of logit_bias are below the vocabulary's size)."""
+not above max_tokens) and multiplies none (prompts times n fit the queue), and it has no word for the last item of a
+list (a message that is continued has text) nor for the number that a name of a field spells (ids of logit_bias are
+below the vocabulary's size)."""
 
 from typing import Any
 
 import schemathesis
 from tests.engine import tiny
+
+from headrace.cli.serve import MAX_NUM_QUEUED_REQUESTS
 
 COMPLETIONS_MAX_TOKENS = 16
 
@@ -51,4 +54,10 @@ def keeps_ids(body: dict[str, Any]) -> bool:
     return all(int(name) < tiny.CONFIG["vocab_size"] for name in body.get("logit_bias") or ())
 
 
-RULES = (keeps_lengths, keeps_logprobs, keeps_streams, keeps_continuation, keeps_best_of, keeps_ids)
+def keeps_room(body: dict[str, Any]) -> bool:
+    prompts = body.get("prompt")
+    is_several = isinstance(prompts, list) and prompts and isinstance(prompts[0], str | list)
+    return (len(prompts) if is_several else 1) * (body.get("n") or 1) <= MAX_NUM_QUEUED_REQUESTS
+
+
+RULES = (keeps_lengths, keeps_logprobs, keeps_streams, keeps_continuation, keeps_best_of, keeps_ids, keeps_room)
