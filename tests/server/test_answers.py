@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import weakref
 
 import pytest
 
@@ -15,7 +16,7 @@ from headrace.words.outputs import CompletionOutput, RequestOutput
 VALUES = [
     {},
     {"a": []},
-    {"a": [1], "b": None, "c": "é\n\"", "d": {"e": [[], {}]}},
+    {"a": [1], "b": None, "c": 'é\n"', "d": {"e": [[], {}]}},
     {"choices": [{"index": 0, "text": "\u2028", "logprobs": None}, {"index": 1, "text": "", "logprobs": [1.5e-9]}]},
 ]
 
@@ -23,6 +24,21 @@ VALUES = [
 @pytest.mark.parametrize("value", VALUES)
 def test_an_answer_in_pieces_is_the_answer(value):
     assert in_pieces(value) == encode(value)
+
+
+def test_members_of_a_list_are_made_one_by_one_as_they_are_written():
+    alive: list[weakref.ref] = []
+
+    class Member(dict):
+        """Can be referred to weakly."""
+
+    def members():
+        for i in range(5):
+            assert not any(ref() for ref in alive[:-1])
+            yield (member := Member(index=i))
+            alive.append(weakref.ref(member))
+
+    assert in_pieces({"choices": members()}) == encode({"choices": [{"index": i} for i in range(5)]})
 
 
 @pytest.mark.parametrize(("size", "is_beside"), [(LARGE_ANSWER, False), (LARGE_ANSWER + 1, True)])

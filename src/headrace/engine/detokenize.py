@@ -30,6 +30,7 @@ class TokenTexts:
         self.tokenizer = tokenizer
         self.special_ids = tokenizer.special_ids
         self._bytes: dict[int, bytes] = {}
+        self._texts: dict[int, str] = {}
         self._is_byte: dict[int, bool] = {}
         rare = [i for i in tokenizer.encode(_RARE, add_special_tokens=False) if tokenizer.token_bytes(i)]
         rare = [i for i in rare if tokenizer.token_bytes(i) != b" "]
@@ -47,6 +48,14 @@ class TokenTexts:
         known = self._bytes.get(token_id)
         if known is None:
             known = self._bytes[token_id] = self.tokenizer.token_bytes(token_id)
+        return known
+
+    def token_text(self, token_id: int) -> str:
+        """Its bytes as text, what is no whole character as U+FFFD; remembered, for lists of alternatives name the same
+        tokens again and again."""
+        known = self._texts.get(token_id)
+        if known is None:
+            known = self._texts[token_id] = self.token_bytes(token_id).decode("utf-8", "replace")
         return known
 
     def decode(self, ids: Sequence[int]) -> str:

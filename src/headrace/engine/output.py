@@ -154,8 +154,8 @@ def shape(entry: TokenLogprobs, num_top: int, texts: TokenTexts | None) -> Posit
     for place, (token_id, logprob) in enumerate(zip(entry.token_ids[: num_top + 1], entry.logprobs, strict=False)):
         rank = entry.rank if place == 0 else place
         if token_id not in shaped:
-            raw = None if texts is None else texts.token_bytes(token_id)
-            shaped[token_id] = Logprob(logprob, rank, None if raw is None else raw.decode("utf-8", "replace"), raw)
+            text, raw = (None, None) if texts is None else (texts.token_text(token_id), texts.token_bytes(token_id))
+            shaped[token_id] = Logprob(logprob, rank, text, raw)
     return shaped
 
 

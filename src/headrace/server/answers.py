@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 from starlette.responses import Response
@@ -26,12 +26,13 @@ async def json_answer(make: Callable[[], Mapping[str, Any]], num_values: int) ->
 
 
 def in_pieces(shaped: Mapping[str, Any]) -> bytes:
-    """As `encode`, but with a call for each member of a list: one for all would hold every thread up."""
+    """As `encode`, but with a call for each member of a list, which may be made only then: one for all would hold every
+    thread up, and take several times the memory."""
     return b"{%b}" % b",".join(b"%b:%b" % (encode(name), _member(value)) for name, value in shaped.items())
 
 
 def _member(value: Any) -> bytes:
-    return b"[%b]" % b",".join(map(encode, value)) if isinstance(value, list) else encode(value)
+    return b"[%b]" % b",".join(map(encode, value)) if isinstance(value, list | Iterator) else encode(value)
 
 
 def num_values(outputs: Sequence[RequestOutput], *num_tops: int | None) -> int:

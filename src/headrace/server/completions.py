@@ -101,7 +101,8 @@ async def _with_ids(service: Service, body: CompletionRequest, prompt: Prompt) -
 
 
 def answer(job: CompletionJob, outputs: Sequence[RequestOutput]) -> dict[str, Any]:
-    choices = [_choice(job, number, output, c) for number, output in enumerate(outputs) for c in output.outputs]
+    """For `json_answer`: the choices are made while they are written."""
+    choices = (_choice(job, number, output, c) for number, output in enumerate(outputs) for c in output.outputs)
     shaped: dict[str, Any] = {
         "id": job.answer_id,
         "object": "text_completion",
