@@ -1,4 +1,5 @@
 // All kernels for AVX-512 with AMX tiles.
+#include <concepts>
 #include <cstring>
 
 #include "core/ops.h"
