@@ -53,14 +53,17 @@ IntTiles<Bits> int_tiles(const PackedWeight& w, const Segment& s, const float* s
   return {reinterpret_cast<const i32*>(bytes_of(w, s)), groups_of(w, s, sums)};
 }
 
+template <class Dot>
+i64 rows_at_once(const PackedWeight& w) {
+  if (w.bits == 0) return Dot::template kMaxRows<DenseTiles>;
+  return w.bits == 4 ? Dot::template kMaxRows<IntTiles<4>> : Dot::template kMaxRows<IntTiles<8>>;
+}
+
 // While the rows go over a segment, as much is fetched of what lies behind it.
 template <class Dot>
 void look_ahead(Ahead& ahead, const PackedWeight& w, const Segment& s, i64 num_rows) {
   constexpr i64 kOnePassBytes = 16384;
-  const i64 rows_at_once = w.bits == 0   ? Dot::template kMaxRows<DenseTiles>
-                           : w.bits == 4 ? Dot::template kMaxRows<IntTiles<4>>
-                                         : Dot::template kMaxRows<IntTiles<8>>;
-  const i64 passes = ceil_div(num_rows, rows_at_once), lines = w.tile_bytes() / 64;
+  const i64 passes = ceil_div(num_rows, rows_at_once<Dot>(w)), lines = w.tile_bytes() / 64;
   const bool is_one_pass = num_rows <= Dot::template kMaxRows<DenseTiles>;  // else a tile is read twice at least
   const char* behind = bytes_of(w, s) + (is_one_pass ? kOnePassBytes : s.count * w.tile_bytes());
   ahead.lines_per_tile = is_one_pass ? Dot::fetches_one_pass ? lines : 0 : ceil_div(lines, passes);
@@ -148,10 +151,12 @@ void sum_groups(const typename Dot::Value* x, const PackedWeight& w, float* sums
   }
 }
 
-// Rows are cut into blocks that a thread's scratch has room for; a task is a row block by a column block.
-inline i64 rows_per_block(i64 row_bytes, const Team& team) {
-  const i64 rows = team.scratch_bytes() / 2 / row_bytes;
-  return rows > kRowsPerBlock ? kRowsPerBlock : rows < 1 ? 1 : rows;
+// Rows are cut into blocks that a thread's scratch has room for, about as long as each other so that threads share them
+// evenly, and of whole groups of `at_once`; a task is a row block by a column block.
+inline i64 rows_per_block(i64 num_rows, i64 at_once, i64 row_bytes, const Team& team) {
+  const i64 room = team.scratch_bytes() / 2 / row_bytes, most = room > kRowsPerBlock ? kRowsPerBlock : room < 1 ? 1 : room;
+  const i64 even = round_up(ceil_div(num_rows, ceil_div(num_rows, most)), at_once);
+  return even < most ? even : most;
 }
 
 // A row's values lie so far behind those of the row before that the rows do not crowd the same sets of the first cache.
@@ -167,7 +172,7 @@ void linear_bf16(const Linear& op, Team& team) {
   const PackedWeight& w = *op.weight;
   const i64 column_blocks = w.n_padded / kColumns, num_groups = w.bits ? w.k_padded / w.group : 0;
   const i64 stride = stride_of<Value>(w.k_padded), row_bytes = stride * static_cast<i64>(sizeof(Value)) + num_groups * 4;
-  const i64 column_bytes = w.k_padded / kTileK * w.tile_bytes(), block_rows = rows_per_block(row_bytes, team);
+  const i64 column_bytes = w.k_padded / kTileK * w.tile_bytes(), block_rows = rows_per_block(op.x.rows, rows_at_once<Dot>(w), row_bytes, team);
   Value* a = reinterpret_cast<Value*>(team.scratch());
   float* sums = reinterpret_cast<float*>(a + block_rows * stride);
   u16* room = reinterpret_cast<u16*>(team.scratch() + team.scratch_bytes() / 2);
@@ -225,7 +230,7 @@ inline void four_columns_f32(const float* x, i64 ldx, i64 num_rows, const float*
 
 inline void linear_f32(const Linear& op, Team& team) {
   const PackedWeight& w = *op.weight;
-  const i64 column_blocks = w.n_padded / 4, block_rows = rows_per_block(w.k_padded * 4, team);
+  const i64 column_blocks = w.n_padded / 4, block_rows = rows_per_block(op.x.rows, 2, w.k_padded * 4, team);
   float* a = reinterpret_cast<float*>(team.scratch());
   i64 copied = -1;
   team.for_each_in_ranges(ceil_div(op.x.rows, block_rows) * column_blocks, [&](i64 task, i64) {
