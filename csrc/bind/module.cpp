@@ -182,11 +182,16 @@ double fma_rate(Machine& machine) {
   return best;
 }
 
-Cache* new_cache(Machine& machine, bool is_bf16, bool has_codes, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim) {
-  require(num_blocks > 0 && block_size > 0 && num_heads > 0 && dim > 0, "a cache has blocks, heads and dimensions");
-  require(dim <= kMaxDim, "head dimensions up to 512 are supported");
-  return new Cache(make_cache(is_bf16 ? Type::bf16 : Type::f32, has_codes, num_blocks, block_size, num_heads, dim,
-                             machine.is_chained()));
+// Per layer (whether it holds codes, heads, dimensions).
+std::vector<Cache> new_caches(Machine& machine, bool is_bf16, i64 num_blocks, i64 block_size,
+                              const std::vector<std::tuple<bool, i64, i64>>& layers) {
+  std::vector<CacheShape> shapes;
+  for (const auto& [has_codes, num_heads, dim] : layers) {
+    require(num_blocks > 0 && block_size > 0 && num_heads > 0 && dim > 0, "a cache has blocks, heads and dimensions");
+    require(dim <= kMaxDim, "head dimensions up to 512 are supported");
+    shapes.push_back({has_codes, num_heads, dim});
+  }
+  return make_caches(is_bf16 ? Type::bf16 : Type::f32, num_blocks, block_size, shapes, machine.is_chained());
 }
 
 void zero_blocks(Cache& cache, const std::vector<i64>& block_ids) {
@@ -216,17 +221,15 @@ NB_MODULE(_native, module) {
   nb::class_<Cache>(module, "Cache")
       .def("zero_blocks", &zero_blocks)
       .def("fill", [](Cache& cache, int byte) {  // for tests that poison pages
-        for (const HugeBuffer* room : {&cache.keys, &cache.values, &cache.key_scales, &cache.value_scales})
-          if (room->bytes()) std::memset(room->as<char>(), byte, room->bytes());
+        for (i64 block = 0; block < cache.num_blocks; block++)
+          cache.each_part(block, [byte](char* start, i64 bytes) { std::memset(start, byte, bytes); });
       })
-      .def_prop_ro("nbytes", [](const Cache& c) {
-        return c.keys.bytes() + c.values.bytes() + c.key_scales.bytes() + c.value_scales.bytes();
-      });
+      .def_prop_ro("nbytes", [](const Cache& cache) { return cache.num_blocks * cache.block_bytes(); });
   nb::class_<Machine> machine(module, "Machine");
   machine.def(nb::init<int, const std::string&>(), nb::arg("num_threads") = 0, nb::arg("isa") = "")
       .def_prop_ro("isa", [](const Machine& m) { return std::string(isa_name(m.isa)); })
       .def_prop_ro("num_threads", [](const Machine& m) { return m.pool.size(); })
-      .def("make_cache", &new_cache, nb::rv_policy::take_ownership)
+      .def("make_caches", &new_caches)
       .def("pack", &pack)
       .def("pack_blocks", &pack_blocks)
       .def("pack_codes", &pack_codes)

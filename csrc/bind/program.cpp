@@ -169,7 +169,7 @@ class Program {
     require_owned(machine_, cache);
     const Attend shape{{}, {}, {}, &cache, {}, {}, q.cols / cache.dim, scale, window, soft_cap};
     attends_.push_back({shape, q, k, v, out});
-    const i64 key_bytes = 2 * (cache.page_bytes() + cache.scale_bytes()) / cache.block_size;
+    const i64 key_bytes = cache.block_bytes() / cache.block_size;
     const AttendCost cost{key_bytes, shape.num_heads, cache.dim, window, bytes(q) + bytes(k) + bytes(v) + bytes(out)};
     record("attend", by(shape.num_heads, cache.num_heads) + " × " + std::to_string(cache.dim), cost,
            {q, k, v}, out, [this, shape, q, k, v, out](const Step& s, Team& t) { machine_.kernels.attend(filled(shape, q, k, v, out, s), t); });

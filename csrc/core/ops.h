@@ -136,6 +136,17 @@ struct Rotate {
   i64 turned;
 };
 
+// Of each block the same bytes of a room that all layers share: what a block takes lies together, and memory is touched
+// as blocks are.
+struct Pages {
+  HugeBuffer room;
+  i64 offset = 0, stride = 0;  // bytes, from block to block
+  template <class T>
+  T* at(i64 block) const {
+    return reinterpret_cast<T*>(room.as<char>() + offset + block * stride);
+  }
+};
+
 // Pages of one layer. Where block_size is a multiple of 16, pages are tiles for the kernel:
 //   keys   [block][head][key / 16][dim / 32][16 pairs of dim][16 keys][2]
 //   values [block][head][key / unit][dim / 16][unit / 2 pairs of keys][16 dims][2], unit 32 or 16
@@ -148,12 +159,20 @@ struct Cache {
   i64 num_blocks, block_size, num_heads, dim, dim_padded;
   i64 unit;  // keys per tile of values; 0: plain pages
   bool is_chained;  // dimensions of keys, and keys of values, lie where place_of says
-  HugeBuffer keys, values;
-  HugeBuffer key_scales, value_scales;  // f32
+  Pages keys, values;
+  Pages key_scales, value_scales;  // f32
   i64 page_values() const { return num_heads * block_size * dim_padded; }  // values of one block, of K or of V
   i64 page_bytes() const { return page_values() * (has_codes ? 1 : item_bytes(type)); }
   i64 page_keys() const { return num_heads * block_size; }
   i64 scale_bytes() const { return has_codes ? page_keys() * static_cast<i64>(sizeof(float)) : 0; }
+  i64 block_bytes() const { return 2 * (page_bytes() + scale_bytes()); }
+  // body(start, bytes) for each part of a block.
+  template <class Body>
+  void each_part(i64 block, Body&& body) const {
+    for (const Pages* pages : {&keys, &values}) body(pages->at<char>(block), page_bytes());
+    for (const Pages* scales : {&key_scales, &value_scales})
+      if (has_codes) body(scales->at<char>(block), scale_bytes());
+  }
 };
 
 struct Attend {

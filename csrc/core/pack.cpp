@@ -37,23 +37,30 @@ PackedWeight pack_weight(const void* values, Type type, i64 n, i64 k, bool is_ch
   return w;
 }
 
-Cache make_cache(Type type, bool has_codes, i64 num_blocks, i64 block_size, i64 num_heads, i64 dim, bool is_chained) {
-  Cache cache{type, has_codes, num_blocks, block_size, num_heads, dim, round_up(dim, 32), 0, is_chained, {}, {}, {}, {}};
-  if (type == Type::bf16 && block_size % 16 == 0) cache.unit = block_size % 32 == 0 ? 32 : 16;
-  cache.keys = HugeBuffer(num_blocks * cache.page_bytes());
-  cache.values = HugeBuffer(num_blocks * cache.page_bytes());
-  if (!has_codes) return cache;
-  cache.key_scales = HugeBuffer(num_blocks * cache.scale_bytes());
-  cache.value_scales = HugeBuffer(num_blocks * cache.scale_bytes());
-  return cache;
+std::vector<Cache> make_caches(Type type, i64 num_blocks, i64 block_size, const std::vector<CacheShape>& layers, bool is_chained) {
+  std::vector<Cache> caches;
+  i64 stride = 0;
+  for (const CacheShape& layer : layers) {
+    Cache cache{type, layer.has_codes, num_blocks, block_size, layer.num_heads, layer.dim, round_up(layer.dim, 32), 0, is_chained,
+                {}, {}, {}, {}};
+    if (type == Type::bf16 && block_size % 16 == 0) cache.unit = block_size % 32 == 0 ? 32 : 16;
+    for (Pages* pages : {&cache.keys, &cache.values, &cache.key_scales, &cache.value_scales}) {
+      pages->offset = stride;
+      stride += pages == &cache.keys || pages == &cache.values ? cache.page_bytes() : cache.scale_bytes();
+    }
+    caches.push_back(cache);
+  }
+  const HugeBuffer room(num_blocks * stride);
+  for (Cache& cache : caches)
+    for (Pages* pages : {&cache.keys, &cache.values, &cache.key_scales, &cache.value_scales}) {
+      pages->room = room;
+      pages->stride = stride;
+    }
+  return caches;
 }
 
 void zero_block(Cache& cache, i64 block) {
-  for (HugeBuffer* pages : {&cache.keys, &cache.values})
-    std::memset(pages->as<char>() + block * cache.page_bytes(), 0, cache.page_bytes());
-  if (!cache.has_codes) return;
-  for (HugeBuffer* scales : {&cache.key_scales, &cache.value_scales})
-    std::memset(scales->as<char>() + block * cache.scale_bytes(), 0, cache.scale_bytes());
+  cache.each_part(block, [](char* start, i64 bytes) { std::memset(start, 0, bytes); });
 }
 
 }  // namespace headrace

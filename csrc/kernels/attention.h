@@ -182,9 +182,9 @@ struct TiledAttention {
     return here;
   }
 
-  const Item* unit_at(const RowBlock& b, const HugeBuffer& buffer, i64 key) const {
+  const Item* unit_at(const RowBlock& b, const Pages& from, i64 key) const {
     const i64 block = b.table[key / cache.block_size];
-    return page<Item>(cache, buffer, block, b.head) + key % cache.block_size * dim;
+    return page<Item>(cache, from, block, b.head) + key % cache.block_size * dim;
   }
 
   // Values of group g in tiles of our own, zeros behind the last key: 0 × NaN is NaN.
@@ -284,9 +284,9 @@ struct TiledAttention {
     for (i64 i = first; i < end;) {
       const i64 key = start + i, within = key % cache.block_size;
       const i64 left = cache.block_size - within, count = left < end - i ? left : end - i;
-      const i64 from = scale_index(cache, b.table[key / cache.block_size], b.head, within);
-      std::memcpy(key_scales + i, cache.key_scales.as<float>() + from, count * sizeof(float));
-      std::memcpy(value_scales + i, cache.value_scales.as<float>() + from, count * sizeof(float));
+      const i64 block = b.table[key / cache.block_size];
+      std::memcpy(key_scales + i, scales_of(cache, cache.key_scales, block, b.head) + within, count * sizeof(float));
+      std::memcpy(value_scales + i, scales_of(cache, cache.value_scales, block, b.head) + within, count * sizeof(float));
       i += count;
     }
   }
@@ -442,8 +442,8 @@ struct PlainAttention {
     run = {room, room + kRows, room + 2 * kRows};
   }
 
-  const Item* row(const RowBlock& b, const HugeBuffer& buffer, i64 number) const {
-    return page<Item>(cache, buffer, b.table[number / cache.block_size], b.head) + number % cache.block_size * dim;
+  const Item* row(const RowBlock& b, const Pages& from, i64 number) const {
+    return page<Item>(cache, from, b.table[number / cache.block_size], b.head) + number % cache.block_size * dim;
   }
   static F16 load_items(const float* p) { return load(p); }
   static F16 load_items(const i8* p) { return to_floats(load_bytes(p)); }
@@ -455,9 +455,9 @@ struct PlainAttention {
     return key;
   }
 
-  float scaled(const RowBlock& b, float x, const HugeBuffer& scales, i64 number) const {
+  float scaled(const RowBlock& b, float x, const Pages& scales, i64 number) const {
     if constexpr (!kHasCodes) return x;
-    return x * scales.as<float>()[scale_index(cache, b.table[number / cache.block_size], b.head, number % cache.block_size)];
+    return x * scales_of(cache, scales, b.table[number / cache.block_size], b.head)[number % cache.block_size];
   }
 
   void one_row(const RowBlock& b, i64 r) {

@@ -19,8 +19,8 @@ inline i64 value_index(i64 number, i64 d, i64 dim, i64 unit, bool is_chained) {
 }
 
 template <class T>
-T* page(const Cache& cache, const HugeBuffer& buffer, i64 block, i64 head) {
-  return buffer.as<T>() + block * cache.page_values() + head * cache.block_size * cache.dim_padded;
+T* page(const Cache& cache, const Pages& pages, i64 block, i64 head) {
+  return pages.at<T>(block) + head * cache.block_size * cache.dim_padded;
 }
 
 // Two places of a key's tile are a word. In a tile of values, a word is two keys', of which another thread may just be
@@ -119,20 +119,19 @@ float quantize(const T* x, i64 dim, i64 dim_padded, float* codes) {
 // Where value i of a tile lies among codes.
 inline i64 code_place(i64 i) { return (i & ~i64{31}) | (i & 1) << 4 | (i >> 1 & 15); }
 
-inline i64 scale_index(const Cache& cache, i64 block, i64 head, i64 key) {
-  return (block * cache.num_heads + head) * cache.block_size + key;
+inline float* scales_of(const Cache& cache, const Pages& scales, i64 block, i64 head) {
+  return scales.at<float>(block) + head * cache.block_size;
 }
 
 template <class T>
 void write_codes(const Cache& cache, i64 slot, i64 head, const T* k, const T* v) {
   const i64 block = slot / cache.block_size, key = slot % cache.block_size, dim = cache.dim_padded;
-  const i64 number = scale_index(cache, block, head, key);
   i8 *keys = page<i8>(cache, cache.keys, block, head), *values = page<i8>(cache, cache.values, block, head);
   float codes[kMaxDim];
-  cache.key_scales.as<float>()[number] = quantize(k, cache.dim, dim, codes);
+  scales_of(cache, cache.key_scales, block, head)[key] = quantize(k, cache.dim, dim, codes);
   for (i64 d = 0; d < dim; d++)
     keys[cache.unit ? code_place(key_index(key, d, dim, cache.is_chained)) : key * dim + d] = static_cast<i8>(codes[d]);
-  cache.value_scales.as<float>()[number] = quantize(v, cache.dim, dim, codes);
+  scales_of(cache, cache.value_scales, block, head)[key] = quantize(v, cache.dim, dim, codes);
   for (i64 d = 0; d < dim; d++)
     values[cache.unit ? code_place(value_index(key, d, dim, cache.unit, cache.is_chained)) : key * dim + d] =
         static_cast<i8>(codes[d]);
@@ -340,12 +339,11 @@ class PagesAhead {
       else if (number_ + 1 < end_) go_to(number_ + 1);
       else return false;
     }
-    const char* start = page<char>(cache_, are_values_ ? cache_.values : cache_.keys, 0, 0);
     const i64 block = current_.table[key_ / cache_.block_size];
-    const i64 number = (block * cache_.num_heads + current_.head) * cache_.block_size + key_ % cache_.block_size;
-    at_ = start + number / kKeys * unit_bytes_;
+    const i64 number = current_.head * cache_.block_size + key_ % cache_.block_size;
+    at_ = (are_values_ ? cache_.values : cache_.keys).at<char>(block) + number / kKeys * unit_bytes_;
     unit_end_ = at_ + unit_bytes_;
-    if (cache_.has_codes) prefetch_far((are_values_ ? cache_.value_scales : cache_.key_scales).as<float>() + number);
+    if (cache_.has_codes) prefetch_far((are_values_ ? cache_.value_scales : cache_.key_scales).at<float>(block) + number);
     if (are_values_) key_ += kKeys;
     are_values_ = !are_values_;
     return true;

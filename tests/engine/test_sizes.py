@@ -63,7 +63,7 @@ def test_memory_that_is_not_there_is_told_in_one_line_with_what_to_lower(folder)
     from headrace.ops.cpu import CpuOps
 
     class Poor(CpuOps):
-        def kv_cache(self, *args, **named):
+        def kv_caches(self, *args, **named):
             raise MemoryError("std::bad_alloc")
 
     with pytest.raises(EngineError, match="not enough memory .*GiB are available; lower max_num_seqs") as error:

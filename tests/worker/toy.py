@@ -12,6 +12,7 @@ from headrace.executor.local import Fault, LocalExecutor, no_fault
 from headrace.ops.base import Ints, StepInputs
 from headrace.ops.reference.sampling import ReferenceSampling
 from headrace.ops.stepwise import Stepwise
+from headrace.words.cache_spec import PagedKV
 from headrace.words.params import Pooling, Sampling
 from headrace.words.plan import Admission, Emits, RowResult, Segment, StepPlan
 from headrace.worker.drafter import Drafter
@@ -42,6 +43,9 @@ class ToyOps(ReferenceSampling):
         self, num_blocks: int, block_size: int, num_heads: int, head_dim: int, dtype: str | None = None
     ) -> np.ndarray:
         return np.zeros((num_blocks * block_size, num_heads * head_dim), np.int64)
+
+    def kv_caches(self, num_blocks: int, block_size: int, layers: Sequence[PagedKV]) -> list[np.ndarray]:
+        return [self.kv_cache(num_blocks, block_size, kv.num_heads, kv.head_dim) for kv in layers]
 
     def zero_blocks(self, cache: np.ndarray, block_ids: Sequence[int]) -> None:
         cache.reshape(-1, self.block_size, cache.shape[1])[list(block_ids)] = 0

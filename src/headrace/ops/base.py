@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from headrace.ops.forms import BLOCK_FORMS, Form
 from headrace.ops.profile import Profiler
+from headrace.words.cache_spec import PagedKV
 
 Tensor = Any
 Weight = Any
@@ -309,10 +310,8 @@ class Ops(SamplingOps, Protocol):
         """Takes a matrix [out, in] or vector; float32, float16, or bfloat16 held as uint16; or a quantized matrix.
         Not kept twice."""
 
-    def kv_cache(
-        self, num_blocks: int, block_size: int, num_heads: int, head_dim: int, dtype: str | None = None
-    ) -> KVCache:
-        """Zeroed pages for one layer, of the ops' dtype (None) or int8.
+    def kv_caches(self, num_blocks: int, block_size: int, layers: Sequence[PagedKV]) -> list[KVCache]:
+        """Zeroed pages for each layer, of the ops' dtype or int8.
 
         int8: each key and each value of a head is round(x / s), ties to even, with s = max|x| / 127 in fp32; below
         2^-100 all are 0, and what is not finite has s = NaN and zeros. They are read back as s times that."""

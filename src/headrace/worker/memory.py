@@ -115,13 +115,16 @@ def fit_model_len(resolved: Resolved, layout: CacheLayout) -> Resolved:
 
 def make_caches(ops: Ops, specs: Iterable[CacheSpec | None], layout: CacheLayout) -> list[KVCache | None]:
     """One zeroed cache per layer that declares one."""
-    return [None if spec is None else _make_cache(ops, spec, layout) for spec in specs]
+    specs = list(specs)
+    paged = [_paged(spec) for spec in specs if spec is not None]
+    made = iter(ops.kv_caches(layout.num_blocks, layout.block_size, paged))
+    return [None if spec is None else next(made) for spec in specs]
 
 
-def _make_cache(ops: Ops, spec: CacheSpec, layout: CacheLayout) -> KVCache:
+def _paged(spec: CacheSpec) -> PagedKV:
     if not isinstance(spec, PagedKV):
         raise UnsupportedError(f"a layer that remembers a {type(spec).__name__} cannot run yet")
-    return ops.kv_cache(layout.num_blocks, layout.block_size, spec.num_heads, spec.head_dim, spec.dtype)
+    return spec
 
 
 def _gib(num_bytes: int) -> str:

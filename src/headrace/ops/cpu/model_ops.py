@@ -15,6 +15,7 @@ from headrace.ops.cpu.lower import LoweredModel, lower
 from headrace.ops.cpu.machine import check_heads, check_matrix, make_machine
 from headrace.ops.cpu.packing import pack_quantized
 from headrace.ops.cpu.program import Symbol, SymbolicIds, SymbolicStep
+from headrace.words.cache_spec import PagedKV
 
 ITEMS = {"float32": np.float32, "bfloat16": np.uint16}
 ACTIVATIONS: tuple[Activation, ...] = ("silu", "gelu", "gelu_tanh", "relu")
@@ -77,10 +78,14 @@ class ModelOps:
     def kv_cache(
         self, num_blocks: int, block_size: int, num_heads: int, head_dim: int, dtype: str | None = None
     ) -> _native.Cache:
-        assert dtype in (None, self.dtype, "int8"), f"{self.dtype} does not attend to {dtype}"
-        check_heads(head_dim)
-        is_bf16 = self.dtype == "bfloat16"
-        return self.machine.make_cache(is_bf16, dtype == "int8", num_blocks, block_size, num_heads, head_dim)
+        return self.kv_caches(num_blocks, block_size, [PagedKV(num_heads, head_dim, dtype or self.dtype)])[0]
+
+    def kv_caches(self, num_blocks: int, block_size: int, layers: Sequence[PagedKV]) -> list[_native.Cache]:
+        for kv in layers:
+            assert kv.dtype in (self.dtype, "int8"), f"{self.dtype} does not attend to {kv.dtype}"
+            check_heads(kv.head_dim)
+        shapes = [(kv.dtype == "int8", kv.num_heads, kv.head_dim) for kv in layers]
+        return self.machine.make_caches(self.dtype == "bfloat16", num_blocks, block_size, shapes)
 
     def zero_blocks(self, cache: _native.Cache, block_ids: Sequence[int]) -> None:
         cache.zero_blocks(list(block_ids))

@@ -17,6 +17,7 @@ from headrace.ops.reference.experts import Routes, combine, route
 from headrace.ops.reference.step import Form, PagedCache, Step
 from headrace.ops.reference.strict import attend_strict, in_row_tiles
 from headrace.ops.reference.weight import Weight
+from headrace.words.cache_spec import PagedKV
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 ACTIVATIONS = {
@@ -58,6 +59,9 @@ class ModelOps:
         kind = np.uint16 if self._dtype is torch.bfloat16 else np.float32
         # numpy leaves zeroed pages to the kernel until they are touched; torch.zeros writes all of them now.
         return PagedCache(to_torch(np.zeros(shape, kind)), to_torch(np.zeros(shape, kind)))
+
+    def kv_caches(self, num_blocks: int, block_size: int, layers: Sequence[PagedKV]) -> list[PagedCache]:
+        return [self.kv_cache(num_blocks, block_size, kv.num_heads, kv.head_dim, kv.dtype) for kv in layers]
 
     def zero_blocks(self, cache: PagedCache, block_ids: Sequence[int]) -> None:
         cache.zero_blocks(list(block_ids))
