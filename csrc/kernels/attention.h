@@ -300,7 +300,7 @@ struct TiledAttention {
       const i64 rows = count - r < kAtOnce ? count - r : kAtOnce;
       ahead.fetch_before(num_tiles);
       Dot::panel(static_cast<int>(rows), a + r * lda, lda, tiles, num_tiles, ahead,
-                 [put, r](i64 i, F16 left, F16 right) { put(r + i, left, right); });
+                 [put, r](i64 i, F16 left, F16 right) HEADRACE_INLINE_LAMBDA { put(r + i, left, right); });
     }
   }
 
@@ -339,7 +339,7 @@ struct TiledAttention {
   void score_group(const RowBlock& b, const Rows& rows, i64 g, const Found<Any>& found, const Span* spans) {
     const KeyTiles<Any> keys{{found.keys[g][0], found.keys[g][1]}};
     const i64 first = g * kGroup;
-    auto put = [=, to = rows.scores + first, top = rows.tops, factors = key_scales + first](i64 r, F16 left, F16 right) {
+    auto put = [=, to = rows.scores + first, top = rows.tops, factors = key_scales + first](i64 r, F16 left, F16 right) HEADRACE_INLINE_LAMBDA {
       if constexpr (kHasCodes) {
         left = mul(left, load(factors));
         right = mul(right, load(factors + 16));
@@ -385,7 +385,7 @@ struct TiledAttention {
     }
     for (i64 d = 0; d < dim; d += kColumns) {
       const ValueTiles<Any> values{found.values + first_group, d / 16 * unit * 16, unit * 16};
-      auto put = [seen = +spans, how = +merges, first = +is_first, to = rows.run.sums + d, stride = dim](i64 r, F16 left, F16 right) {
+      auto put = [seen = +spans, how = +merges, first = +is_first, to = rows.run.sums + d, stride = dim](i64 r, F16 left, F16 right) HEADRACE_INLINE_LAMBDA {
         if (seen[r].is_empty()) return;
         merge_sums(to + r * stride, left, how[r], first[r]);
         merge_sums(to + r * stride + 16, right, how[r], first[r]);
@@ -410,6 +410,7 @@ struct TiledAttention {
   }
 
   void operator()(const RowBlock& b, i64 number, i64 end_number) {
+    b.template write_keys<u16>();
     load_queries(b);
     for (i64 r = 0; r < b.count; r++) all_rows.run.total[r] = -1;  // no partition yet
     const bool is_stack = b.num_members > 1;
@@ -494,6 +495,7 @@ struct PlainAttention {
   }
 
   void operator()(const RowBlock& b, i64, i64) {
+    b.template write_keys<float>();
     for (i64 r = 0; r < b.count; r++) one_row(b, r);
     write_rows<float>(b, run, cache.dim, dim);
   }
@@ -511,10 +513,10 @@ void attend(const Attend& op, Team& team) {
   FlushDenormals flush;
   const bool has_codes = op.cache->has_codes;
   if (op.cache->type == Type::f32) {
-    write_keys_and_values<float>(op, team);
+    write_ahead<float>(op, team);
     return has_codes ? attend_by<PlainAttention<i8>>(op, team) : attend_by<PlainAttention<float>>(op, team);
   }
-  write_keys_and_values<u16>(op, team);
+  write_ahead<u16>(op, team);
   Dot::enter();
   has_codes ? attend_by<TiledAttention<Dot, i8>>(op, team) : attend_by<TiledAttention<Dot, u16>>(op, team);
   Dot::leave();

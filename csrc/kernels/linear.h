@@ -100,7 +100,7 @@ void rows_times_segment(const Rows<Dot>& x, const Segment& s, Ahead& ahead, cons
   for (i64 r = 0; r < x.count; r += kAtOnce) {
     const int rows = static_cast<int>(x.count - r < kAtOnce ? x.count - r : kAtOnce);
     Dot::panel(rows, x.values + r * x.stride + s.first * kTileK, x.stride, tiles_of(r), s.count, ahead,
-               [to, r](i64 i, F16 left, F16 right) {
+               [to, r](i64 i, F16 left, F16 right) HEADRACE_INLINE_LAMBDA {
                  to.put(r + i, 0, left);
                  to.put(r + i, 1, right);
                });

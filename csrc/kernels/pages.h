@@ -1,5 +1,6 @@
 // Pages of keys and values: where a token's lie, who reads which of them, and what is fetched before it is read.
 #pragma once
+#include <algorithm>
 #include <type_traits>
 
 namespace headrace::HEADRACE_NS {
@@ -148,36 +149,62 @@ inline bool fill_tile(const Attend& op, i64 t, i64 end) {
 }
 
 template <class T>
-void write_keys_and_values(const Attend& op, Team& team) {
-  constexpr i64 kRun = 16;
+void write_at(const Attend& op, i64 t, i64 head) {
   const Cache& cache = *op.cache;
-  auto each_head = [&](i64 t, auto write) {
-    const i64 block = op.step.slots[t] / cache.block_size, key = op.step.slots[t] % cache.block_size;
-    for (i64 h = 0; h < cache.num_heads; h++) write(block, key, h, op.k.row<T>(t) + h * cache.dim, op.v.row<T>(t) + h * cache.dim);
-  };
-  auto run = [&](i64 t, i64 end) {
+  const i64 slot = op.step.slots[t];
+  if (slot < 0) return;
+  const T *k = op.k.row<T>(t) + head * cache.dim, *v = op.v.row<T>(t) + head * cache.dim;
+  if (cache.has_codes) write_codes(cache, slot, head, k, v);
+  else write_token(cache, slot, head, k, v);
+}
+
+// The first token of a segment whose result is wanted.
+inline i64 first_wanted(const Step& step, i64 s) {
+  return step.query_starts[s] + (step.first_wanted ? step.first_wanted[s] : 0);
+}
+
+// Whether one row block per key head is all that reads the key of a step's segment: it then writes it, too. A key that
+// fills its block may be read in the same step by another sequence that begins alike.
+inline bool is_alone(const Attend& op, i64 s) {
+  const Step& step = op.step;
+  const i64 t = step.query_starts[s], block_size = op.cache->block_size;
+  return step.query_starts[s + 1] - t == 1 && first_wanted(step, s) == t && step.slots[t] % block_size != block_size - 1 &&
+         op.num_heads / op.cache->num_heads <= kRows;
+}
+
+// Keys and values of all other segments, before anybody reads them.
+template <class T>
+void write_ahead(const Attend& op, Team& team) {
+  constexpr i64 kRun = 16;
+  const Step& step = op.step;
+  const Cache& cache = *op.cache;
+  i64 first = 0;
+  while (first < step.num_segments && is_alone(op, first)) first++;
+  if (first == step.num_segments) return;
+  auto write_run = [&](i64 t, i64 end) {
+    i64 s = std::upper_bound(step.query_starts, step.query_starts + step.num_segments, static_cast<i32>(t)) - step.query_starts - 1;
     while (t < end) {
+      while (step.query_starts[s + 1] <= t) s++;
+      if (is_alone(op, s)) {
+        t++;
+        continue;
+      }
       if constexpr (std::is_same_v<T, u16>) {
         if (fill_tile(op, t, end)) {
-          each_head(t, [&](i64 block, i64 key, i64 h, const u16* k, const u16* v) {
-            write_tile(cache, key, page<u16>(cache, cache.keys, block, h), page<u16>(cache, cache.values, block, h), k, op.k.stride,
-                       v, op.v.stride);
-          });
+          const i64 block = step.slots[t] / cache.block_size, key = step.slots[t] % cache.block_size;
+          for (i64 h = 0; h < cache.num_heads; h++)
+            write_tile(cache, key, page<u16>(cache, cache.keys, block, h), page<u16>(cache, cache.values, block, h),
+                       op.k.row<u16>(t) + h * cache.dim, op.k.stride, op.v.row<u16>(t) + h * cache.dim, op.v.stride);
           t += 16;
           continue;
         }
       }
-      if (op.step.slots[t] >= 0)
-        each_head(t, [&](i64 block, i64 key, i64 h, const T* k, const T* v) {
-          const i64 slot = block * cache.block_size + key;
-          if (cache.has_codes) write_codes(cache, slot, h, k, v);
-          else write_token(cache, slot, h, k, v);
-        });
+      for (i64 h = 0; h < cache.num_heads; h++) write_at<T>(op, t, h);
       t++;
     }
   };
-  team.for_each(ceil_div(op.step.num_tokens, kRun), [&](i64 i) {
-    run(i * kRun, (i + 1) * kRun < op.step.num_tokens ? (i + 1) * kRun : op.step.num_tokens);
+  team.for_each(ceil_div(step.num_tokens, kRun), [&](i64 i) {
+    write_run(i * kRun, (i + 1) * kRun < step.num_tokens ? (i + 1) * kRun : step.num_tokens);
   });
 }
 
@@ -200,6 +227,12 @@ struct RowBlock {
     return key > 0 ? key : 0;
   }
   i64 end_key() const { return position(count - 1) + 1; }
+
+  template <class T>
+  void write_keys() const {
+    for (i64 m = 0; m < num_members; m++)
+      if (is_alone(*op, segment + m)) write_at<T>(*op, start + m, head);
+  }
 
   RowBlock member(i64 m) const {
     if (num_members == 1) return *this;
@@ -231,14 +264,12 @@ class Blocks {
     while (number - before_ >= in_stack()) pass();
     const i64 i = number - before_, rows = num_rows(), first = i / heads_ * kRows;
     return {segment_, i % heads_, first, rows - first < kRows ? rows - first : kRows, fold_, op_.step.context_lens[segment_],
-            table(segment_), start(segment_), &op_, members_, shared_partitions_ * kPartition};
+            table(segment_), first_wanted(op_.step, segment_), &op_, members_, shared_partitions_ * kPartition};
   }
 
  private:
-  // The first token of a segment whose result is wanted, and how many there are from it on.
-  i64 start(i64 s) const { return op_.step.query_starts[s] + (op_.step.first_wanted ? op_.step.first_wanted[s] : 0); }
-  i64 length(i64 s) const { return op_.step.query_starts[s + 1] - start(s); }
-  bool is_single(i64 s) const { return length(s) == 1 && start(s) == op_.step.query_starts[s]; }
+  // Tokens of a segment whose results are wanted.
+  i64 length(i64 s) const { return op_.step.query_starts[s + 1] - first_wanted(op_.step, s); }
   const i32* table(i64 s) const { return op_.step.block_tables + s * op_.step.table_width; }
   i64 num_rows() const { return (members_ > 1 ? members_ : length(segment_)) * fold_; }
   i64 in_stack() const { return ceil_div(num_rows(), kRows) * heads_; }
@@ -263,9 +294,9 @@ class Blocks {
     members_ = 1;
     shared_partitions_ = 0;
     const i64 first = segment_, end = op_.step.num_segments;
-    if (!can_stack_ || first >= end || !is_single(first)) return;
+    if (!can_stack_ || first >= end || !is_alone(op_, first)) return;
     i64 shared = op_.step.context_lens[first] / kPartition;
-    for (i64 s = first + 1; s < end && is_single(s) && (members_ + 1) * fold_ <= kRows; s++, members_++) {
+    for (i64 s = first + 1; s < end && is_alone(op_, s) && (members_ + 1) * fold_ <= kRows; s++, members_++) {
       const i64 common = common_partitions(first, s, shared);
       if (common == 0 || (members_ > 1 && common < shared)) break;
       shared = common;

@@ -67,6 +67,25 @@ def test_rows_that_share_pages_have_the_bits_that_they_have_alone(isa, block_siz
 
 @pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("isa", ISAS)
+@pytest.mark.parametrize("end", [17, 20])
+def test_a_page_may_be_read_in_the_step_that_fills_it(dtype, isa, end):
+    """Sequence 1 goes on behind a page whose last key sequence 0 computes in the same step, after it in the plan."""
+    results = []
+    for is_together in (True, False):
+        ops = ops_of(isa, 1, dtype)
+        sequences = Sequences(dtype, [40, 40], block_size=16, shared=1)
+        cache = sequences.cache(ops)
+        sequences.attend(ops, cache, [(0, 0, 15)])
+        if is_together:
+            results.append(sequences.attend(ops, cache, [(1, 16, end), (0, 15, 16)])[:-1])
+        else:
+            sequences.attend(ops, cache, [(0, 15, 16)])
+            results.append(sequences.attend(ops, cache, [(1, 16, end)]))
+    assert results[0].tobytes() == results[1].tobytes()
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("isa", ISAS)
 def test_the_size_and_place_of_pages_do_not_change_bits(dtype, isa):
     results = [
         Sequences(dtype, [90, 61], block_size=size).whole(ops_of(isa, 1, dtype)).tobytes() for size in (8, 16, 32, 64)
