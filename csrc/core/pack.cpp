@@ -50,6 +50,9 @@ std::vector<Cache> make_caches(Type type, i64 num_blocks, i64 block_size, const 
     }
     caches.push_back(cache);
   }
+  // An odd number of lines: pages of blocks that many sequences take in turn shall not crowd the same sets of a cache.
+  constexpr i64 kLine = 64;
+  if (stride % (2 * kLine) == 0) stride += kLine;
   const HugeBuffer room(num_blocks * stride);
   for (Cache& cache : caches)
     for (Pages* pages : {&cache.keys, &cache.values, &cache.key_scales, &cache.value_scales}) {
