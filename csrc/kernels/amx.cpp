@@ -1,5 +1,4 @@
 // All kernels for AVX-512 with AMX tiles.
-#include <concepts>
 #include <cstring>
 
 #include "core/ops.h"

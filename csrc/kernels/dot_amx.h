@@ -10,8 +10,6 @@ struct AmxDot {
   static constexpr int kMaxRows = 32;
   static constexpr bool fetches_one_pass = true;
   static constexpr bool reads_integers = false;
-  template <class Tiles>
-  static constexpr bool is_ready = requires(const Tiles& b) { { b.at(0, 0, 0) } -> std::same_as<const u16*>; };
 
   struct alignas(64) Shape {
     unsigned char palette = 1, start_row = 0, reserved[14] = {};

@@ -12,8 +12,6 @@ struct ChainDot {
   static constexpr bool fetches_one_pass = false;
   static constexpr bool reads_integers = true;  // as quickly as bf16: there is nothing to write out first
   static constexpr int kRows = 4;  // by 32 columns: as many sums as there are registers for
-  template <class Tiles>
-  static constexpr bool is_ready = requires(const Tiles& b) { { b.at(0, 0, 0) } -> std::same_as<const u16*>; };
   // What must be made bf16 first serves twice as many rows, sixteen columns at a time.
   template <class Tiles>
   static constexpr int kMaxRows = is_ready<Tiles> ? kRows : 2 * kRows;

@@ -114,10 +114,12 @@ void multiply_segment(const PackedWeight& w, const Segment& s, const Rows<Dot>& 
   if (w.bits == 0) return run([&](i64) { return DenseTiles{reinterpret_cast<const u16*>(bytes_of(w, s))}; });
   if constexpr (std::is_same_v<Dot, typename Dot::Integers>) {
     auto sums_of = [&](i64 r) { return x.sums + r * (w.k_padded / w.group); };
-    if (!Dot::reads_integers && x.count > 2 * Dot::template kMaxRows<WideTiles>) {
-      if (w.bits == 4) widen_tiles(int_tiles<4>(w, s, x.sums), s.count, room);
-      else widen_tiles(int_tiles<8>(w, s, x.sums), s.count, room);
-      return run([&](i64 r) { return WideTiles{{room}, groups_of(w, s, sums_of(r))}; });
+    if constexpr (!Dot::reads_integers) {
+      if (x.count > 2 * Dot::template kMaxRows<WideTiles>) {
+        if (w.bits == 4) widen_tiles(int_tiles<4>(w, s, x.sums), s.count, room);
+        else widen_tiles(int_tiles<8>(w, s, x.sums), s.count, room);
+        return run([&](i64 r) { return WideTiles{{room}, groups_of(w, s, sums_of(r))}; });
+      }
     }
     if (w.bits == 4) return run([&](i64 r) { return int_tiles<4>(w, s, sums_of(r)); });
     run([&](i64 r) { return int_tiles<8>(w, s, sums_of(r)); });

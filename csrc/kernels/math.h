@@ -1,30 +1,40 @@
-// exp and log of headrace.ops.elementary, the same chain of single operations, so the same bits; activations from them.
+// exp and log of headrace.ops.elementary, the same chain of single operations, so the same bits; and quicker
+// powers of 2 for attention and activations.
 #pragma once
 
 namespace headrace::HEADRACE_NS {
+
+// step(i) for each of N, unrolled.
+template <int N, class Step>
+HEADRACE_INLINE void each(Step step) {
+#pragma GCC unroll 8
+  for (int i = 0; i < N; i++) step(i);
+}
+
+inline float first_of(F16 x) {
+  float lanes[16];
+  store(lanes, x);
+  return lanes[0];
+}
 
 // e^x in place, x first brought to [−87, 87]; NaN stays NaN. One vector's operations wait for each other, so several go
 // abreast.
 template <int N>
 HEADRACE_INLINE void exp_each(F16 (&x)[N]) {
   F16 scale[N], total[N];
-  auto each = [](auto step) {
-#pragma GCC unroll 8
-    for (int i = 0; i < N; i++) step(i);
-  };
-  auto horner = [&](float factor) { each([&](int i) { total[i] = add(mul(total[i], x[i]), set(factor)); }); };
-  each([&](int i) { x[i] = min(set(87.0f), max(set(-87.0f), x[i])); });
-  each([&](int i) { scale[i] = rint(mul(x[i], set(1.4426950408889634f))); });
-  each([&](int i) { x[i] = sub(x[i], mul(scale[i], set(0.693115234375f))); });
-  each([&](int i) { x[i] = sub(x[i], mul(scale[i], set(3.194618329871446e-05f))); });
-  each([&](int i) { total[i] = set(0.001381446490995586f); });
+  auto horner = [&](float factor) { each<N>([&](int i) { total[i] = add(mul(total[i], x[i]), set(factor)); }); };
+  each<N>([&](int i) { x[i] = min(set(87.0f), max(set(-87.0f), x[i])); });
+  each<N>([&](int i) { scale[i] = rint(mul(x[i], set(1.4426950408889634f))); });
+  each<N>([&](int i) { x[i] = sub(x[i], mul(scale[i], set(0.693115234375f))); });
+  each<N>([&](int i) { x[i] = sub(x[i], mul(scale[i], set(3.194618329871446e-05f))); });
+  each<N>([&](int i) { total[i] = set(0.001381446490995586f); });
   horner(0.008368780836462975f);
   horner(0.04166839271783829f);
   horner(0.1666651964187622f);
   horner(0.4999999403953552f);
-  each([&](int i) { total[i] = mul(mul(total[i], x[i]), x[i]); });
-  each([&](int i) { total[i] = add(add(total[i], x[i]), set(1.0f)); });
-  each([&](int i) {
+  each<N>([&](int i) { total[i] = mul(mul(total[i], x[i]), x[i]); });
+  each<N>([&](int i) { total[i] = add(add(total[i], x[i]), set(1.0f)); });
+  each<N>([&](int i) {
     const I16 power = add(shift_left<23>(to_words(scale[i])), words(0x3F800000));
     x[i] = mul(total[i], as_floats(power));
   });
@@ -36,39 +46,29 @@ HEADRACE_INLINE F16 exp(F16 x) {
   return one[0];
 }
 
-inline float exp_of(float x) {
-  float lanes[16];
-  store(lanes, exp(set(x)));
-  return lanes[0];
-}
+inline float exp_of(float x) { return first_of(exp(set(x))); }
 
 // 2^x in place for x of at most 126, from −126 on downwards 2^−126; NaN stays NaN. Relative error below 2^−22, and 2^0 is 1.
 // Adding 1.5 · 2^23 rounds to a whole number, which then stands in the lowest bits.
 template <int N>
 HEADRACE_INLINE void exp2_each(F16 (&x)[N]) {
   F16 whole[N], total[N];
-  auto each = [](auto step) {
-#pragma GCC unroll 8
-    for (int i = 0; i < N; i++) step(i);
-  };
-  auto horner = [&](float factor) { each([&](int i) { total[i] = fma(total[i], x[i], set(factor)); }); };
-  each([&](int i) { x[i] = max(set(-126.0f), x[i]); });
-  each([&](int i) { whole[i] = add(x[i], set(12582912.0f)); });
-  each([&](int i) { x[i] = sub(x[i], sub(whole[i], set(12582912.0f))); });
-  each([&](int i) { total[i] = fma(x[i], set(0.001326472731307149f), set(0.009671512991189957f)); });
+  auto horner = [&](float factor) { each<N>([&](int i) { total[i] = fma(total[i], x[i], set(factor)); }); };
+  each<N>([&](int i) { x[i] = max(set(-126.0f), x[i]); });
+  each<N>([&](int i) { whole[i] = add(x[i], set(12582912.0f)); });
+  each<N>([&](int i) { x[i] = sub(x[i], sub(whole[i], set(12582912.0f))); });
+  each<N>([&](int i) { total[i] = fma(x[i], set(0.001326472731307149f), set(0.009671512991189957f)); });
   horner(0.05550733581185341f);
   horner(0.24022242426872253f);
   horner(0.6931470036506653f);
   horner(1.0f);
-  each([&](int i) { x[i] = mul(total[i], as_floats(add(shift_left<23>(as_words(whole[i])), words(0x3F800000)))); });
+  each<N>([&](int i) { x[i] = mul(total[i], as_floats(add(shift_left<23>(as_words(whole[i])), words(0x3F800000)))); });
 }
 
 inline float exp2_of(float x) {
   F16 one[1] = {set(x)};
   exp2_each(one);
-  float lanes[16];
-  store(lanes, one[0]);
-  return lanes[0];
+  return first_of(one[0]);
 }
 
 // e^x as 2^(x · log2 e), quicker than exp; relative error below 2^−22 · (1 + |x|).

@@ -6,6 +6,7 @@
 #define HEADRACE_HALVES 1
 #include "kernels/simd_portable.h"
 // clang-format off
+#include "kernels/transpose.h"
 #include "kernels/tiles.h"
 #include "kernels/dot_fma.h"
 #include "kernels/table.h"

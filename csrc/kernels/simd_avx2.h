@@ -106,14 +106,6 @@ inline I16 shift_signed(I16 x) {
 inline u32 bits_of(__m256 low, __m256 high) {
   return static_cast<u32>(_mm256_movemask_ps(low)) | static_cast<u32>(_mm256_movemask_ps(high)) << 8;
 }
-inline void transpose(I16 (&rows)[16]) {
-  i32 from[16][16], to[16];
-  for (int i = 0; i < 16; i++) store_words(from[i], rows[i]);
-  for (int i = 0; i < 16; i++) {
-    for (int j = 0; j < 16; j++) to[j] = from[j][i];
-    rows[i] = load_words(to);
-  }
-}
 inline u32 greater_mask(F16 x, F16 y) {
   return bits_of(_mm256_cmp_ps(x.a, y.a, _CMP_GT_OQ), _mm256_cmp_ps(x.b, y.b, _CMP_GT_OQ));
 }

@@ -87,14 +87,6 @@ inline I16 shift_signed(I16 a) HEADRACE_WORDS(a.v[i] >> N)
 #undef HEADRACE_WORDS
 
 // Bit i is set where a > b.
-inline void transpose(I16 (&rows)[16]) {
-  i32 from[16][16], to[16];
-  for (int i = 0; i < 16; i++) store_words(from[i], rows[i]);
-  for (int i = 0; i < 16; i++) {
-    for (int j = 0; j < 16; j++) to[j] = from[j][i];
-    rows[i] = load_words(to);
-  }
-}
 inline u32 greater_mask(F16 a, F16 b) {
   u32 mask = 0;
   for (int i = 0; i < 16; i++) mask |= static_cast<u32>(a.v[i] > b.v[i]) << i;

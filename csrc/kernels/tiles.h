@@ -1,6 +1,7 @@
 // What a dot product multiplies by: tiles of 32 of K by 32 columns, dense or integers in groups. A panel asks for pairs of
 // K of 16 columns (column half c, K half h of tile k, pair p of eight) and says how a finished sum joins the total.
 #pragma once
+#include <concepts>
 
 namespace headrace::HEADRACE_NS {
 
@@ -77,6 +78,10 @@ inline void pair_of(const IntTiles<8>& b, i64 k, int c, int h, int p, F16& low, 
   low = octet(words, p % 2 * 8);
   high = octet(words, 16 + p % 2 * 8);
 }
+
+// Whether tiles hold bf16 as it is multiplied; others are made so first.
+template <class Tiles>
+constexpr bool is_ready = requires(const Tiles& b) { { b.at(0, 0, 0) } -> std::same_as<const u16*>; };
 
 // Dense sums end with a tile of K, those of integers with a group.
 template <class Tiles>
